@@ -1,0 +1,59 @@
+# fedimmune: everything a developer or a first visitor does, as one word.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# An index to take PyTorch from, for example a CPU build without gigabytes of CUDA:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint format bench bench-rules clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+# One stamp a set of packages: a second call finds it newer than what it depends on.
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+install: $(VENV)/.dev ## build .venv with all extras
+
+demo: $(VENV)/.core ## one round under attack, aggregated by every rule side by side
+	$(BIN)/fedimmune demo
+
+test: $(VENV)/.dev ## run the tests (minutes)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev ## run the tests that take long
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## put the code in form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: bench-rules ## all benchmarks
+
+# ByzFL is a peer to measure beside, not a dependency; its own dependencies are not needed.
+bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-rules.json
+	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('byzfl'))" \
+		|| $(PIP) install --quiet --no-deps byzfl==0.0.11 \
+		|| echo "ByzFL cannot be had here: its column stays empty"
+	$(BIN)/python -m benchmarks.rules
+
+clean: ## remove .venv and build
+	rm -rf $(VENV) build

@@ -1,0 +1,45 @@
+"""fedimmune: an immune system for federated learning.
+
+>>> import fedimmune
+>>> fedimmune.create("median")([[0.0, 1.0], [2.0, 3.0], [100.0, -100.0]])
+array([2., 1.])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedimmune.aggregation import Aggregation as Aggregation
+    from fedimmune.aggregation import Verdict as Verdict
+    from fedimmune.errors import FedimmuneError as FedimmuneError
+    from fedimmune.geometry import Geometry as Geometry
+    from fedimmune.geometry import measure as measure
+    from fedimmune.rules import Rule as Rule
+    from fedimmune.rules import create as create
+    from fedimmune.rules import names as names
+    from fedimmune.updates import Updates as Updates
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Aggregation": "fedimmune.aggregation",
+    "FedimmuneError": "fedimmune.errors",
+    "Geometry": "fedimmune.geometry",
+    "Rule": "fedimmune.rules",
+    "Updates": "fedimmune.updates",
+    "Verdict": "fedimmune.aggregation",
+    "create": "fedimmune.rules",
+    "measure": "fedimmune.geometry",
+    "names": "fedimmune.rules",
+}
+
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and PyTorch with it, only when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

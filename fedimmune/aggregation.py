@@ -1,0 +1,184 @@
+"""What a rule answers: the aggregated update, and a weight and a verdict for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.layers import is_variance
+from fedimmune.updates import ClientId
+
+__all__ = ["Aggregation", "Judgement", "Verdict"]
+
+_REPR_CLIENTS = 12
+
+
+class Verdict(StrEnum):
+    """What came of a client's update."""
+
+    TRUSTED = "trusted"
+    """It is part of the result."""
+    UNUSED = "unused"
+    """The rule picks a few clients and did not pick this one, which is no accusation."""
+    SUSPECTED = "suspected"
+    """The rule took it for an attack."""
+    REJECTED = "rejected"
+    """It was not valid, so that no rule ever saw it."""
+
+
+_STYLES = {
+    Verdict.TRUSTED: "green",
+    Verdict.UNUSED: "dim",
+    Verdict.SUSPECTED: "yellow",
+    Verdict.REJECTED: "bold red",
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One client's part in a round.
+
+    Parameters
+    ----------
+    client
+        Its id.
+    verdict
+        What came of its update.
+    weight
+        Its share of the result, 0 to 1; None where the rule has no weights.
+    score
+        What the rule measured, in the rule's own unit; None where it has none.
+    reason
+        Why it was not used; empty where it was.
+    """
+
+    client: ClientId
+    verdict: Verdict
+    weight: float | None = None
+    score: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """The outcome of one round.
+
+    Parameters
+    ----------
+    rule
+        Name of the rule.
+    update
+        The aggregated update, in the caller's own kind: a state dict, a tensor or an array.
+    weights
+        Each valid client's share, by id; they sum to one. None for rules that look at single
+        coordinates and have no weights, such as the median.
+    scores
+        What the rule measured of each valid client, where it measures something.
+    rejected
+        Why clients were turned away before any rule saw them, by id.
+    judgements
+        A line for every client, rejected ones last.
+    """
+
+    rule: str
+    update: Any = field(repr=False)
+    weights: Mapping[ClientId, float] | None
+    scores: Mapping[ClientId, float] | None
+    rejected: Mapping[ClientId, str]
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def verdicts(self) -> dict[ClientId, Verdict]:
+        """Each client's verdict; an id that was there twice has that of the update that counted."""
+        return {judgement.client: judgement.verdict for judgement in reversed(self.judgements)}
+
+    def apply(self, global_model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Add the update to the global model and return the new one; the old is left as it is.
+
+        Variances never fall below 0, whatever the clients sent.
+        """
+        if not isinstance(self.update, Mapping):
+            raise InputError("this round was made of vectors: add `update` to the model's vector")
+        if set(self.update) != set(global_model):
+            odd = sorted(set(self.update) ^ set(global_model))
+            raise InputError(f"the global model has other layers than the update: {odd[0]!r}")
+        return {
+            name: _moved(name, tensor.detach(), self.update[name])
+            for name, tensor in global_model.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the outcome without the update, as plain values for JSON."""
+        return {
+            "rule": self.rule,
+            "clients": [
+                {
+                    "id": j.client if isinstance(j.client, str | int) else str(j.client),
+                    "weight": j.weight,
+                    "score": j.score,
+                    "verdict": str(j.verdict),
+                    "reason": j.reason or None,
+                }
+                for j in self.judgements
+            ],
+        }
+
+    def __rich__(self) -> Table:
+        """Draw the table that the command line shows."""
+        table = Table(title=f"{self.rule}: {_tally(self.judgements)}", title_justify="left")
+        table.add_column("client")
+        if self.weights is not None:
+            table.add_column("weight", justify="right")
+            table.add_column("", min_width=10)
+        if self.scores is not None:
+            table.add_column("score", justify="right")
+        table.add_column("verdict")
+        table.add_column("reason")
+        largest = max((w for w in (self.weights or {}).values()), default=0) or 1
+        for j in self.judgements:
+            style = _STYLES[j.verdict]
+            cells = [Text(str(j.client))]
+            if self.weights is not None:
+                weight = j.weight or 0.0
+                bar = "█" * round(10 * weight / largest)
+                cells += [
+                    Text("–" if j.weight is None else f"{weight:.4f}"),
+                    Text(bar, style=style),
+                ]
+            if self.scores is not None:
+                cells.append(Text("–" if j.score is None else f"{j.score:.4g}"))
+            cells += [Text(j.verdict, style=style), Text(j.reason)]
+            table.add_row(*cells)
+        return table
+
+    def __repr__(self) -> str:
+        lines = [f"Aggregation({self.rule}: {_tally(self.judgements)})"]
+        for j in self.judgements[:_REPR_CLIENTS]:
+            weight = "" if j.weight is None else f" {j.weight:.4f}"
+            reason = f" ({j.reason})" if j.reason else ""
+            lines.append(f"  {j.client!s:<12}{weight} {j.verdict}{reason}")
+        if len(self.judgements) > _REPR_CLIENTS:
+            lines.append(f"  … and {len(self.judgements) - _REPR_CLIENTS} more")
+        return "\n".join(lines)
+
+
+def _tally(judgements: tuple[Judgement, ...]) -> str:
+    counts = {verdict: sum(j.verdict is verdict for j in judgements) for verdict in Verdict}
+    parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
+    noun = "client" if len(judgements) == 1 else "clients"
+    return f"{len(judgements)} {noun}, {', '.join(parts)}" if parts else "no clients"
+
+
+def _moved(name: str, old: Tensor, change: Tensor) -> Tensor:
+    if old.dtype == torch.bool:
+        return old ^ change
+    new = (old + change.to(old.device)).to(old.dtype)
+    return new.clamp_(min=0) if is_variance(name) else new

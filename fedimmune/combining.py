@@ -1,0 +1,143 @@
+"""The second read of a round: put the result together, once it is known how much each client counts.
+
+Parameters and floating-point buffers go through the same function of columns; integer buffers take
+the lower median of the clients that count. (The largest, or the mean, would let one attacker write
+any number there.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedimmune.layers import Kind, Layer, is_variance
+from fedimmune.updates import Block, Form, Updates
+
+__all__ = ["ColumnFunction", "Result", "combine", "weighted_sum"]
+
+ColumnFunction = Callable[[Tensor, Tensor], None]
+"""Takes an (n, columns) block, not to be written to, and fills a vector of `columns` numbers."""
+
+
+def weighted_sum(weights: Tensor) -> ColumnFunction:
+    """Make the column function of a weighted sum.
+
+    Parameters
+    ----------
+    weights
+        One weight a row, (n,).
+    """
+    by_kind: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def add_up(block: Tensor, out: Tensor) -> None:
+        kind = (block.dtype, block.device)
+        if kind not in by_kind:
+            by_kind[kind] = weights.to(device=block.device, dtype=block.dtype)
+        torch.mv(block.T, by_kind[kind], out=out)
+
+    return add_up
+
+
+def combine(
+    updates: Updates, function: ColumnFunction, *, parameters_are_checked: bool = False
+) -> Any:
+    """Read a round and put the aggregated update together, in the caller's own kind.
+
+    Parameters
+    ----------
+    updates
+        The clients that count.
+    function
+        What to do with the columns of parameters and floating-point buffers.
+    parameters_are_checked
+        Whether an earlier read has shown the parameters to be finite.
+    """
+    result = Result(updates)
+    parameters, buffers = updates.of_kind(Kind.PARAMETER), updates.of_kind(Kind.BUFFER)
+    result.fill(updates.blocks(parameters, check=not parameters_are_checked), function)
+    result.fill(updates.blocks(buffers, check=True), function)
+    result.fill_counters(updates)
+    return result.finish()
+
+
+class Result:
+    """Room for the aggregated update: a flat tensor a layer, or slices of one vector.
+
+    Parameters
+    ----------
+    updates
+        The round that it is made of.
+    wide
+        Keep the numbers in the dtype that rules compute in until `finish`.
+    """
+
+    def __init__(self, updates: Updates, *, wide: bool = False) -> None:
+        self._updates = updates
+        self._vector: Tensor | None = None
+        dtypes = [
+            layer.compute_dtype if wide and layer.kind is not Kind.COUNTER else layer.dtype
+            for layer in updates.layers
+        ]
+        names = [layer.name for layer in updates.layers]
+        if updates.form is Form.STATE:
+            flat = [
+                torch.empty(layer.size, dtype=dtype, device=updates.device)
+                for layer, dtype in zip(updates.layers, dtypes, strict=True)
+            ]
+        else:
+            self._vector = torch.empty(updates.size, dtype=dtypes[0], device=updates.device)
+            flat = list(self._vector.split([layer.size for layer in updates.layers]))
+        self._flat = dict(zip(names, flat, strict=True))
+
+    def columns(self, block: Block) -> Tensor:
+        """Give the part of the result that a block makes, to be read or written."""
+        return self._flat[block.layer.name][block.start : block.stop]
+
+    def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
+        """Make parts of the result out of blocks."""
+        for block in blocks:
+            target = self.columns(block)
+            if target.dtype == block.values.dtype:
+                function(block.values, target)
+            else:
+                wide = torch.empty_like(target, dtype=block.values.dtype)
+                function(block.values, wide)
+                target.copy_(wide)
+
+    def fill_counters(self, counting: Updates) -> None:
+        """Make the integer layers out of the clients that count."""
+        for layer in counting.of_kind(Kind.COUNTER):
+            self._flat[layer.name].copy_(_lower_median(counting, layer))
+
+    def finish(self) -> Any:
+        """Give the result in the caller's own kind and dtype."""
+        if self._vector is None:
+            return {layer.name: self._finished(layer) for layer in self._updates.layers}
+        vector = self._vector.to(self._updates.layers[0].dtype)
+        return vector if self._updates.form is Form.TENSOR else vector.numpy()
+
+    def _finished(self, layer: Layer) -> Tensor:
+        source = self._updates.source
+        tensor = source.unflatten(layer, self._flat[layer.name].to(layer.dtype))
+        base = source.base_of(layer)
+        if base is not None and is_variance(layer.name):
+            # The new variance is base + change: keep it from falling below 0.
+            tensor.copy_(torch.maximum(tensor, -base.to(tensor.dtype)))
+        return tensor
+
+
+def _lower_median(counting: Updates, layer: Layer) -> Tensor:
+    """Give an integer layer's change: the lower median of what was sent, less what was there.
+
+    The median is taken of what clients sent, and the difference afterwards: a difference of
+    integers can wrap around, and then sorts wrongly.
+    """
+    median = counting.source.counters(layer).median(dim=0).values
+    base = counting.source.base_of(layer)
+    if base is None:
+        return median
+    before = counting.source.flatten(layer, base)
+    return median ^ before if layer.dtype == torch.bool else median - before

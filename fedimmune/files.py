@@ -1,0 +1,94 @@
+"""Models and updates on disk: safetensors, mapped into memory when read, replaced whole when written.
+
+Nothing here uses pickle: a client's file is hostile until shown otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedimmune.errors import InputError
+
+__all__ = ["load_mapped", "read_metadata", "write_atomically"]
+
+
+def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Map a safetensors file: the tensors are views of the file, read from disk when touched.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is damaged or truncated, or is no safetensors file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        problem = "is not a file" if path.exists() else "no such file"
+        raise InputError(f"cannot be read: {problem} ({path})")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        # The last three: dtypes that the format knows and this PyTorch does not.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise InputError(f"cannot be read as safetensors: {reason} ({path})") from error
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the text that a safetensors file carries beside its tensors."""
+    with safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
+
+
+def write_atomically(
+    tensors: Mapping[str, Tensor],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a safetensors file so that `path` holds the old file or the whole new one, never a part.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist or cannot be written.
+    """
+    path = Path(path)
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        os.close(handle)
+        save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
+        _sync(temporary)
+        os.chmod(temporary, _mode_for(path))
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {path}: {error}") from error
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _mode_for(path: Path) -> int:
+    """Give a replaced file's permissions, or those that any new file would get."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

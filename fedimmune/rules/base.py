@@ -1,0 +1,233 @@
+"""The contract of every rule, and the two families: rules that weigh clients, rules of coordinates."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedimmune.aggregation import Aggregation, Judgement, Verdict
+from fedimmune.combining import ColumnFunction, combine, weighted_sum
+from fedimmune.errors import NotEnoughClientsError
+from fedimmune.geometry import Geometry, measure
+from fedimmune.layers import Kind
+from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
+
+__all__ = ["CoordinateRule", "GeometryRule", "Rule", "WeightRule", "Weighing"]
+
+_log = logging.getLogger("fedimmune")
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What a rule thinks of the clients.
+
+    Parameters
+    ----------
+    weights
+        One share a client, float64, not negative, summing to one; None where a rule has none.
+    scores
+        What the rule measured of each client, where it measures something.
+    """
+
+    weights: Tensor | None
+    scores: Tensor | None = None
+
+
+class Rule(ABC):
+    """Aggregates the updates of one round although some clients attack.
+
+    Parameters are keyword-only and checked at construction. A rule that remembers earlier rounds
+    says so with `has_history`; all others are functions of the round alone.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for lists of rules."""
+    paper: ClassVar[str]
+    """Where the rule is from."""
+    symbols: ClassVar[Mapping[str, str]] = {}
+    """What the paper calls each parameter."""
+    unweighted_means: ClassVar[Verdict] = Verdict.SUSPECTED
+    """What a weight of 0 says about a client."""
+    reads: ClassVar[int] = 1
+    """How often a round is read, for progress displays."""
+    is_translation_equivariant: ClassVar[bool] = True
+    """Whether shifting all updates by one vector shifts the result by it."""
+    is_scale_equivariant: ClassVar[bool] = True
+    """Whether scaling all updates by one positive number scales the result by it."""
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the answer depends on earlier rounds."""
+        return False
+
+    @property
+    def clients_needed(self) -> int:
+        """How many valid clients the rule needs at least."""
+        return 1
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """Give the parameters with their defaults."""
+        accepted = inspect.signature(cls).parameters.values()
+        return {parameter.name: parameter.default for parameter in accepted}
+
+    def __call__(self, vectors: UpdatesLike) -> Any:
+        """Aggregate and return the result alone, in the caller's own kind.
+
+        Array in, array out; tensor in, tensor out; a list of vectors gives a vector. Rejected
+        clients are logged as a warning; `aggregate` returns them.
+        """
+        aggregation = self.aggregate(vectors)
+        for client, reason in aggregation.rejected.items():
+            _log.warning("%s: client %s rejected: %s", self.name, client, reason)
+        return aggregation.update
+
+    def aggregate(self, updates: UpdatesLike) -> Aggregation:
+        """Aggregate one round.
+
+        Parameters
+        ----------
+        updates
+            `Updates`, or anything that `Updates.of` takes.
+
+        Returns
+        -------
+        Aggregation
+            The aggregated update with a weight and a verdict for every client.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            Fewer valid clients than the rule needs. Nothing has been changed.
+        """
+        valid = self.screen(Updates.of(updates))
+        while True:
+            self._require_enough(valid)
+            try:
+                return self._attempt(valid)
+            except NonFiniteError as found:
+                # Rare, so it is not looked for beforehand: name the culprits and start over.
+                valid = valid.reject(found.reasons) if found.reasons else valid.checked()
+
+    def screen(self, updates: Updates) -> Updates:
+        """Reject clients on grounds that only this rule knows. By default none."""
+        return updates
+
+    def eligible(self, updates: Updates) -> int:
+        """How many of the valid clients count towards `clients_needed`. By default all."""
+        return len(updates)
+
+    @abstractmethod
+    def _attempt(self, updates: Updates) -> Aggregation:
+        """Aggregate, or stop with `NonFiniteError` having changed nothing."""
+
+    def _require_enough(self, updates: Updates) -> None:
+        count = self.eligible(updates)
+        if count < self.clients_needed:
+            rejected = dict(updates.rejected)
+            raise NotEnoughClientsError(self.name, count, self.clients_needed, rejected)
+
+    def _answer(self, updates: Updates, update: Any, weighing: Weighing) -> Aggregation:
+        weights = _by_client(updates.clients, weighing.weights)
+        scores = _by_client(updates.clients, weighing.scores)
+        judgements = [self._judge(client, weights, scores) for client in updates.clients]
+        judgements += [
+            Judgement(client, Verdict.REJECTED, reason=reason)
+            for client, reason in updates.rejected.items()
+        ]
+        rejected = dict(updates.rejected)
+        return Aggregation(self.name, update, weights, scores, rejected, tuple(judgements))
+
+    def _judge(
+        self,
+        client: ClientId,
+        weights: Mapping[ClientId, float] | None,
+        scores: Mapping[ClientId, float] | None,
+    ) -> Judgement:
+        weight = None if weights is None else weights[client]
+        score = None if scores is None else scores[client]
+        if weight == 0:
+            reason = f"{self.name} gave it no weight"
+            return Judgement(client, self.unweighted_means, weight, score, reason)
+        return Judgement(client, Verdict.TRUSTED, weight, score)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.parameters())
+        return f"{type(self).__name__}({settings})"
+
+
+class WeightRule(Rule):
+    """A rule that gives each client a weight; the result is the weighted sum of the updates."""
+
+    @abstractmethod
+    def weigh(self, updates: Updates) -> Weighing:
+        """Weigh the clients."""
+
+    def finish(self, updates: Updates) -> None:
+        """Take note of a round that has been aggregated. By default nothing is remembered."""
+
+    weighing_reads: ClassVar[bool] = False
+    """Whether `weigh` reads the parameters, and so has checked them."""
+
+    def _attempt(self, updates: Updates) -> Aggregation:
+        if self.weighing_reads:
+            for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
+                pass  # a client may be invalid in what no rule measures
+        weighing = self.weigh(updates)
+        assert weighing.weights is not None
+        counts = weighing.weights > 0
+        if not bool(counts.all()) and not self.weighing_reads and not updates.is_checked:
+            raise NonFiniteError  # who is left out below has to be checked before
+        counting = [client for client, does in zip(updates.clients, counts, strict=True) if does]
+        update = combine(
+            updates.only(counting),
+            weighted_sum(weighing.weights[counts]),
+            parameters_are_checked=self.weighing_reads,
+        )
+        answer = self._answer(updates, update, weighing)
+        self.finish(updates)
+        return answer
+
+
+class GeometryRule(WeightRule):
+    """A weight rule that looks at nothing but inner products."""
+
+    reads = 2
+    weighing_reads = True
+
+    def weigh(self, updates: Updates) -> Weighing:
+        return self.weigh_geometry(measure(updates))
+
+    @abstractmethod
+    def weigh_geometry(self, geometry: Geometry) -> Weighing:
+        """Weigh the clients, given their geometry."""
+
+
+class CoordinateRule(Rule):
+    """A rule that looks at one coordinate at a time; it has no weights."""
+
+    @abstractmethod
+    def column_function(self, n: int) -> ColumnFunction:
+        """Give the function from the n clients' columns to the result's."""
+
+    def _attempt(self, updates: Updates) -> Aggregation:
+        update = combine(updates, self.column_function(len(updates)))
+        return self._answer(updates, update, Weighing(None))
+
+
+def _by_client(
+    clients: Sequence[ClientId], values: Tensor | None
+) -> dict[ClientId, float] | None:
+    if values is None:
+        return None
+    return dict(zip(clients, values.to(torch.float64).tolist(), strict=True))
+
+

@@ -1,0 +1,95 @@
+"""FoolsGold: clients whose updates are too alike are taken for one attacker in many guises.
+
+A true property of the rule, not a fault of the code: nine honest clients that agree and one that
+flips the sign of its update get the weights 0, …, 0, 1, for the nine are alike and the one is not.
+
+References
+----------
+Fung, Yoon, Beschastnikh: *The Limitations of Federated Learning in Sybil Settings*, RAID 2020.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.geometry import measure
+from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.checks import number
+from fedimmune.rules.history import History
+from fedimmune.updates import Updates
+
+__all__ = ["FoolsGold"]
+
+_INDISTINCT = 1e-9
+"""Clients that differ by less than this in 1 − cosine do not differ."""
+
+
+class FoolsGold(WeightRule):
+    """Weighs clients by how unlike the others they are.
+
+    Parameters
+    ----------
+    confidence
+        κ: how steeply weights rise from 0 to 1.
+    history
+        Compare the sums of each client's updates over all rounds so far, as the paper proposes,
+        instead of this round's alone. Kept by client id in `memory`; `save` and `restore` it.
+        Takes as much memory as the updates themselves.
+    """
+
+    name = "foolsgold"
+    summary = "little weight to clients that are too alike"
+    paper = "Fung et al., RAID 2020"
+    symbols = {"confidence": "κ"}
+    reads = 2
+    weighing_reads = True
+    is_translation_equivariant = False
+
+    def __init__(self, *, confidence: float = 1.0, history: bool = False) -> None:
+        self.confidence = number(self.name, "confidence", confidence, above=0)
+        self.history = bool(history)
+        self.memory = History()
+
+    @property
+    def has_history(self) -> bool:
+        return self.history
+
+    def weigh(self, updates: Updates) -> Weighing:
+        if self.history:
+            updates = replace(updates, source=self.memory.added_to(updates))
+        cosines = measure(updates).cosines()
+        similarity = cosines.fill_diagonal_(0).max(dim=1).values
+        return Weighing(_weights(cosines, similarity, self.confidence), similarity)
+
+    def finish(self, updates: Updates) -> None:
+        if self.history:
+            self.memory = self.memory.after(updates)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what is remembered of each client to a safetensors file."""
+        self.memory.save(path)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Take up what `save` wrote."""
+        if not self.history:
+            raise InputError("foolsgold was made without history: give history=True")
+        self.memory = History.load(path)
+
+
+def _weights(cosines: Tensor, similarity: Tensor, confidence: float) -> Tensor:
+    """Turn cosines (the diagonal 0, so that a client is never less than 0 alike) into weights."""
+    n = len(cosines)
+    ratio = similarity[:, None] / similarity[None, :]
+    is_pardoned = similarity[None, :] > similarity[:, None]
+    pardoned = torch.where(is_pardoned, cosines * ratio, cosines)
+    unlike = (1 - pardoned.max(dim=1).values).clamp(0, 1)
+    if float(unlike.max()) < _INDISTINCT:
+        return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out
+    shares = (unlike / unlike.max()).clamp(max=0.99)
+    weights = (confidence * (torch.log(shares / (1 - shares)) + 0.5)).clamp(0, 1)
+    return weights / weights.sum()

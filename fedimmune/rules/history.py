@@ -1,0 +1,141 @@
+"""What a rule remembers of clients from round to round: the sum of each one's updates, by id.
+
+By id and never by position: which clients take part, and in what order, changes every round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.files import load_mapped, read_metadata, write_atomically
+from fedimmune.layers import Kind, Layer
+from fedimmune.sources import Source
+from fedimmune.updates import ClientId, Updates
+
+__all__ = ["History"]
+
+_FORMAT = "fedimmune-history-1"
+
+
+@dataclass(frozen=True)
+class History:
+    """The sum of each client's updates so far.
+
+    A value: `after` gives a new history and leaves the old one as it is, so that a round that
+    fails half-way leaves no trace.
+
+    Parameters
+    ----------
+    sums
+        Tensors by layer name, by client id.
+    """
+
+    sums: Mapping[ClientId, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def added_to(self, updates: Updates) -> Source:
+        """Give a source whose rows are this round's updates plus what is remembered of each client."""
+        for client in updates.clients:
+            for layer in updates.of_kind(Kind.PARAMETER) if client in self.sums else ():
+                known = self.sums[client].get(layer.name)
+                if known is None or tuple(known.shape) != layer.shape:
+                    raise InputError(
+                        f"the history of client {client} is of another model: "
+                        f"it has no layer {layer.name!r} of shape {layer.shape}"
+                    )
+        return _WithPast(updates.source, [self.sums.get(client, {}) for client in updates.clients])
+
+    def after(self, updates: Updates) -> History:
+        """Give the history with one more round; clients that took no part keep theirs."""
+        layers = updates.of_kind(Kind.PARAMETER)
+        source = self.added_to(updates)
+        fresh: dict[ClientId, dict[str, Tensor]] = {client: {} for client in updates.clients}
+        for layer in layers:
+            rows = source.read(layer, 0, layer.size, _room(source, layer, len(updates)))
+            for client, row in zip(updates.clients, rows, strict=True):
+                fresh[client][layer.name] = source.unflatten(layer, row.clone())
+        return History({**self.sums, **fresh})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file; it is replaced whole or not at all."""
+        clients = list(self.sums)
+        for client in clients:
+            if not isinstance(client, str | int):
+                raise InputError(
+                    f"only text and whole numbers can be saved as client ids, not {client!r}"
+                )
+        tensors = {
+            f"{index}/{name}": tensor
+            for index, client in enumerate(clients)
+            for name, tensor in self.sums[client].items()
+        }
+        metadata = {"format": _FORMAT, "clients": json.dumps(clients)}
+        write_atomically(tensors, path, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> History:
+        """Read what `save` wrote."""
+        try:
+            tensors = load_mapped(path)
+        except InputError as error:
+            raise InputError(f"the history {error}") from error
+        metadata = read_metadata(path)
+        if metadata.get("format") != _FORMAT:
+            raise InputError(f"{path} is no history file of this version ({_FORMAT})")
+        try:
+            clients = json.loads(metadata["clients"])
+            sums: dict[ClientId, dict[str, Tensor]] = {client: {} for client in clients}
+            for key, tensor in tensors.items():
+                index, name = key.split("/", 1)
+                sums[clients[int(index)]][name] = tensor.clone()
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise InputError(f"{path} is damaged: its clients and tensors disagree") from error
+        return cls(sums)
+
+
+class _WithPast:
+    """A source whose rows have the clients' past added."""
+
+    def __init__(self, source: Source, past: Sequence[Mapping[str, Tensor]]) -> None:
+        self._source, self._past = source, list(past)
+
+    @property
+    def device(self) -> torch.device:
+        return self._source.device
+
+    def needs_buffer(self, layer: Layer) -> bool:
+        return self._source.needs_buffer(layer)
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+        block = self._source.read(layer, start, stop, buffer).clone()
+        for row, past in zip(block, self._past, strict=True):
+            if layer.name in past:
+                row += self.flatten(layer, past[layer.name])[start:stop].to(row.device)
+        return block
+
+    def counters(self, layer: Layer) -> Tensor:
+        return self._source.counters(layer)
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        return self._source.flatten(layer, tensor)
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        return self._source.unflatten(layer, columns)
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        return self._source.base_of(layer)
+
+    def take(self, rows: Sequence[int]) -> _WithPast:
+        return _WithPast(self._source.take(rows), [self._past[row] for row in rows])
+
+
+def _room(source: Source, layer: Layer, n: int) -> Tensor | None:
+    if not source.needs_buffer(layer):
+        return None
+    return torch.empty(n, layer.size, dtype=layer.compute_dtype, device=source.device)

@@ -1,0 +1,96 @@
+"""Krum and multi-Krum: the updates that lie closest to their neighbours.
+
+References
+----------
+Blanchard, El Mhamdi, Guerraoui, Stainer: *Machine Learning with Adversaries: Byzantine Tolerant
+Gradient Descent*, NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedimmune.aggregation import Verdict
+from fedimmune.geometry import Geometry
+from fedimmune.rules.base import GeometryRule, Weighing
+from fedimmune.rules.checks import whole
+
+__all__ = ["Krum", "MultiKrum"]
+
+
+class _Selection(GeometryRule):
+    """Scores each client by the squared distances to its n − f − 2 nearest, and keeps the best."""
+
+    paper = "Blanchard et al., NeurIPS 2017"
+    unweighted_means = Verdict.UNUSED
+    attackers: int | None
+
+    @property
+    def clients_needed(self) -> int:
+        return 3 if self.attackers is None else 2 * self.attackers + 3
+
+    def _kept(self, n: int) -> int:
+        raise NotImplementedError
+
+    def weigh_geometry(self, geometry: Geometry) -> Weighing:
+        n = len(geometry)
+        f = (n - 3) // 2 if self.attackers is None else self.attackers
+        squared = geometry.squared_distances()
+        scores = _neighbour_sums(squared, n - f - 2)
+        # Two clients that are each other's only neighbour tie: the one nearer to all others wins,
+        # so that the order of the clients does not decide.
+        order = sorted(range(n), key=lambda i: (float(scores[i]), float(squared[i].sum())))
+        weights = torch.zeros(n, dtype=torch.float64)
+        kept = order[: self._kept(n)]
+        weights[kept] = 1 / len(kept)
+        return Weighing(weights, scores)
+
+
+class Krum(_Selection):
+    """The one update that is closest to its neighbours.
+
+    Parameters
+    ----------
+    attackers
+        How many clients may attack (f); 2f + 3 clients are needed. By default as many as the
+        number of clients admits, ⌊(n − 3) / 2⌋.
+    """
+
+    name = "krum"
+    summary = "the one update closest to its n − f − 2 nearest"
+    symbols = {"attackers": "f"}
+
+    def __init__(self, *, attackers: int | None = None) -> None:
+        self.attackers = None if attackers is None else whole(self.name, "attackers", attackers, 0)
+
+    def _kept(self, n: int) -> int:
+        return 1
+
+
+class MultiKrum(_Selection):
+    """The mean of the updates that are closest to their neighbours.
+
+    Parameters
+    ----------
+    attackers
+        As for `Krum`.
+    keep
+        How many updates are averaged; by default ⌊n / 2⌋ − 2, at least 1. Never more than n.
+    """
+
+    name = "multi-krum"
+    summary = "the mean of the updates that Krum scores best"
+    symbols = {"attackers": "f"}
+
+    def __init__(self, *, attackers: int | None = None, keep: int | None = None) -> None:
+        self.attackers = None if attackers is None else whole(self.name, "attackers", attackers, 0)
+        self.keep = None if keep is None else whole(self.name, "keep", keep, 1)
+
+    def _kept(self, n: int) -> int:
+        return max(1, n // 2 - 2) if self.keep is None else min(self.keep, n)
+
+
+def _neighbour_sums(squared: Tensor, neighbours: int) -> Tensor:
+    others = squared.clone().fill_diagonal_(torch.inf)
+    return others.sort(dim=1).values[:, :neighbours].sum(dim=1)

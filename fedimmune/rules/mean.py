@@ -1,0 +1,82 @@
+"""FedAvg: the plain mean of the updates.
+
+References
+----------
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: *Communication-Efficient Learning of Deep Networks
+from Decentralized Data*, AISTATS 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import torch
+
+from fedimmune.errors import InputError
+from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.checks import number
+from fedimmune.updates import ClientId, Updates
+
+__all__ = ["Mean"]
+
+
+class Mean(WeightRule):
+    """The mean of the updates, each client counting equally.
+
+    Parameters
+    ----------
+    by_samples
+        Weigh clients by the number of samples that they say they trained on (`Updates.samples`).
+        The server cannot verify that number, so it is off by default and never believed without
+        a cap; a client whose number is negative, infinite or no number is rejected.
+    cap
+        With `by_samples`: no client counts for more than this many times the median client.
+    """
+
+    name = "mean"
+    summary = "FedAvg: every client counts equally, or by its sample count with a cap"
+    paper = "McMahan et al., AISTATS 2017"
+
+    def __init__(self, *, by_samples: bool = False, cap: float = 2.0) -> None:
+        self.by_samples = bool(by_samples)
+        self.cap = number(self.name, "cap", cap, above=0)
+
+    def screen(self, updates: Updates) -> Updates:
+        if not self.by_samples:
+            return updates
+        if updates.samples is None:
+            raise InputError("mean by samples needs sample counts: give samples= with the updates")
+        return updates.reject(
+            {
+                client: reason
+                for client in updates.clients
+                if (reason := _objection(client, updates.samples.get(client))) is not None
+            }
+        )
+
+    def weigh(self, updates: Updates) -> Weighing:
+        if not self.by_samples or updates.samples is None:
+            return Weighing(_equal(len(updates)))
+        counts = [float(updates.samples[client]) for client in updates.clients]
+        most = self.cap * median([count for count in counts if count > 0] or [0.0])
+        capped = torch.tensor([min(count, most) for count in counts], dtype=torch.float64)
+        if capped.sum() == 0:
+            return Weighing(_equal(len(updates)))  # nobody has trained: nobody counts for more
+        return Weighing(capped / capped.sum())
+
+
+def _equal(n: int) -> torch.Tensor:
+    return torch.full((n,), 1 / n, dtype=torch.float64)
+
+
+def _objection(client: ClientId, count: object) -> str | None:
+    if count is None:
+        return "sent no sample count"
+    try:
+        value = float(count)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return f"its sample count is no number: {count!r}"
+    if not math.isfinite(value) or value < 0:
+        return f"its sample count is not a number from 0 on: {count!r}"
+    return None

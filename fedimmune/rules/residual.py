@@ -1,0 +1,178 @@
+"""Residual-based reweighting: a robust line through the sorted values of every coordinate.
+
+In each coordinate the clients' values are set against their ranks and a line is laid through them
+by repeated medians. A client's confidence there falls with its distance from the line; values that
+deserve almost none are moved onto the line. A client's weight is the sum of its confidences, each
+counting by how much the confidences in that coordinate differ.
+
+References
+----------
+Fu, Xie, Li, Chen: *Attack-Resistant Federated Learning with Residual-based Reweighting*,
+arXiv:1912.11464. The repeated median is Siegel's, Biometrika 1982. Three details differ from the
+authors' program: tied values share their mean rank, so that the order of the clients is of no
+influence; no constant is added to the residuals' scale, so that the size of the updates is of none;
+and weights are proportional to the summed confidences, as in the paper, not to their squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedimmune.aggregation import Aggregation
+from fedimmune.combining import Result, weighted_sum
+from fedimmune.layers import Kind
+from fedimmune.rules.base import Rule, Weighing
+from fedimmune.rules.checks import fraction, number
+from fedimmune.sorting import Sorter
+from fedimmune.updates import Updates
+
+__all__ = ["Residual"]
+
+_STRIP_VALUES = 65_536
+"""How many values of a block are worked on at a time: all pairs of them have to fit the cache."""
+
+
+class Residual(Rule):
+    """Repeated-median regression on ranks, with weights and corrections from its residuals.
+
+    Parameters
+    ----------
+    bound
+        λ: residuals up to λ√(2/n) scaled deviations are fully believed.
+    threshold
+        δ: values with a confidence below this are moved onto the line.
+    """
+
+    name = "residual"
+    summary = "a robust line through each coordinate's ranks; weights from the residuals"
+    paper = "Fu et al., arXiv:1912.11464"
+    symbols = {"bound": "λ", "threshold": "δ"}
+    reads = 2
+
+    def __init__(self, *, bound: float = 2.0, threshold: float = 0.1) -> None:
+        self.bound = number(self.name, "bound", bound, above=0)
+        self.threshold = fraction(self.name, "threshold", threshold, below=1)
+
+    @property
+    def clients_needed(self) -> int:
+        return 3
+
+    def _attempt(self, updates: Updates) -> Aggregation:
+        for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
+            pass
+        # Slopes are dear: the first read leaves them where the second writes the result.
+        result = Result(updates, wide=True)
+        weights = self._weights(updates, result)
+        self._fill_parameters(updates, result, weights)
+        counts = weights > 0
+        counting = updates.only(
+            client for client, does in zip(updates.clients, counts, strict=True) if does
+        )
+        buffers = counting.blocks(updates.of_kind(Kind.BUFFER), check=False)
+        result.fill(buffers, weighted_sum(weights[counts]))
+        result.fill_counters(counting)
+        return self._answer(updates, result.finish(), Weighing(weights))
+
+    def _weights(self, updates: Updates, slopes: Result) -> Tensor:
+        n = len(updates)
+        regression = _Regression(n, self.bound)
+        totals = torch.zeros(n, dtype=torch.float64)
+        for block in updates.blocks(updates.of_kind(Kind.PARAMETER), check=True):
+            for values, slope in _strips(block.values, slopes.columns(block)):
+                fit = regression(values, slope, slope_is_known=False)
+                totals += (fit.confidence * fit.confidence.std(dim=0)).sum(dim=1).cpu()
+        if float(totals.sum()) == 0:
+            return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out anywhere
+        return totals / totals.sum()
+
+    def _fill_parameters(self, updates: Updates, result: Result, weights: Tensor) -> None:
+        regression = _Regression(len(updates), self.bound)
+        add_up = weighted_sum(weights)
+        for block in updates.blocks(updates.of_kind(Kind.PARAMETER), check=False):
+            for values, out in _strips(block.values, result.columns(block)):
+                fit = regression(values, out, slope_is_known=True)
+                add_up(torch.where(fit.confidence >= self.threshold, values, fit.line), out)
+
+
+def _strips(values: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    width = max(512, _STRIP_VALUES // len(values))
+    for start in range(0, values.shape[1], width):
+        yield values[:, start : start + width], out[start : start + width]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    confidence: Tensor
+    line: Tensor
+
+
+class _Regression:
+    """The regression of n clients' values on their ranks, in every column of a strip at once."""
+
+    def __init__(self, n: int, bound: float) -> None:
+        self._n = n
+        self._sort = Sorter(n)
+        self._median_of_all = _MedianSorter(n)
+        self._median_of_others = _MedianSorter(n - 1)
+        self._median_but_smallest = _MedianSorter(n, leave_out_smallest=True)
+        self._believed = bound * math.sqrt(2 / n) * 1.4826 * (1 + 5 / (n - 1))
+
+    def __call__(self, values: Tensor, slope: Tensor, *, slope_is_known: bool) -> _Fit:
+        """Fit; `slope` is filled, or read where it is known from before."""
+        n = self._n
+        if slope_is_known:
+            middle = self._median_of_all(values)
+        else:
+            ordered = torch.stack(self._sort(values))
+            middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+            slope.copy_(self._repeated_median(ordered))
+        rank = _centred_ranks(values)
+        line = torch.addcmul(middle, rank, slope)
+        deviation = (values - line).abs_()
+        # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centred.
+        spread = n * (n * n - 1) / 12
+        reach = rank.square_().mul_(-1 / spread).add_(1 - 1 / n).clamp_(min=0).sqrt_()
+        reach *= self._median_but_smallest(deviation) * self._believed
+        confidence = torch.where(deviation <= reach, 1.0, reach / deviation)
+        return _Fit(confidence, line)
+
+    def _repeated_median(self, ordered: Tensor) -> Tensor:
+        """The median over clients of the median slope to the others; `ordered` is ascending."""
+        n = self._n
+        slopes = ordered.new_empty(n - 1, n, ordered.shape[1])
+        for lag in range(1, n):
+            # The slope from rank i to i + lag belongs to both: to i as its lag-th neighbour,
+            # counted round the circle, and to i + lag as its (n - lag)-th.
+            between = slopes[lag - 1, : n - lag]
+            torch.sub(ordered[lag:], ordered[:-lag], out=between)
+            between /= lag
+            slopes[n - lag - 1, lag:] = between
+        return self._median_of_all(self._median_of_others(slopes))
+
+
+class _MedianSorter:
+    """The median of rows, or of all rows but the smallest value in each column."""
+
+    def __init__(self, n: int, *, leave_out_smallest: bool = False) -> None:
+        first = 1 if leave_out_smallest else 0
+        middle = sorted({first + (n - first - 1) // 2, first + (n - first) // 2})
+        self._sorter = Sorter(n, middle, interchangeable=middle)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        found = self._sorter(rows)
+        return found[0].clone() if len(found) == 1 else (found[0] + found[1]).mul_(0.5)
+
+
+def _centred_ranks(values: Tensor) -> Tensor:
+    """Ranks less their mean; tied values share the mean of their ranks."""
+    ranks = torch.zeros_like(values)
+    for row in range(1, len(values)):
+        above = torch.sub(values[row:], values[row - 1]).sign_()
+        ranks[row:] += above
+        ranks[row - 1] -= above.sum(dim=0)
+    return ranks.mul_(0.5)

@@ -1,0 +1,169 @@
+"""Where a round's numbers lie: one stacked matrix, or one state dict a client (in memory or mapped).
+
+Both hand out the same thing, an (n, columns) block of one layer in the dtype that rules compute
+in. A matrix gives views; state dicts are gathered into a small buffer that stays in the cache, so
+that a round is never stacked whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedimmune.layers import Layer
+
+__all__ = ["MatrixSource", "Source", "StateSource"]
+
+
+class Source(Protocol):
+    """What `Updates` reads from."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where blocks are computed."""
+        ...
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+        """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to."""
+        ...
+
+    def needs_buffer(self, layer: Layer) -> bool:
+        """Whether `read` wants an (n, columns) buffer of the layer's compute dtype."""
+        ...
+
+    def counters(self, layer: Layer) -> Tensor:
+        """Return an integer layer of every client, (n, size), int64, no difference taken."""
+        ...
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        """Bring a tensor of the layer's shape into the order of the columns of blocks."""
+        ...
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        """Undo `flatten`."""
+        ...
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        """Return the layer of the global model; None where the updates came as differences."""
+        ...
+
+    def take(self, rows: Sequence[int]) -> Source:
+        """Return the same source with only these clients, in this order."""
+        ...
+
+
+class MatrixSource:
+    """An (n, d) tensor whose columns are the layers one after the other."""
+
+    def __init__(
+        self, values: Tensor, offsets: Mapping[str, int], rows: Tensor | None = None
+    ) -> None:
+        self._values, self._offsets, self._rows = values, offsets, rows
+
+    @property
+    def device(self) -> torch.device:
+        return self._values.device
+
+    def needs_buffer(self, layer: Layer) -> bool:
+        return False
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+        offset = self._offsets[layer.name]
+        block = self._values[:, offset + start : offset + stop]
+        if self._rows is not None:
+            block = block.index_select(0, self._rows)
+        return block.to(layer.compute_dtype)
+
+    def counters(self, layer: Layer) -> Tensor:
+        raise AssertionError("a matrix of floating-point numbers has no integer layers")
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        return tensor.reshape(-1)
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        return columns.reshape(layer.shape)
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        return None
+
+    def take(self, rows: Sequence[int]) -> MatrixSource:
+        index = torch.as_tensor(list(rows), dtype=torch.long, device=self.device)
+        old = self._rows
+        return MatrixSource(self._values, self._offsets, index if old is None else old[index])
+
+
+class StateSource:
+    """One state dict a client; with a base model, the updates are the differences to it.
+
+    Tensors are flattened in the order in which the first client's lie in memory, so that
+    channels-last models are read without a copy.
+    """
+
+    def __init__(
+        self, states: Sequence[Mapping[str, Tensor]], base: Mapping[str, Tensor] | None = None
+    ) -> None:
+        self._states, self._base = list(states), base
+        self._flat_name: str | None = None
+        self._flat_rows: list[Tensor] = []
+        self._flat_base: Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        pattern = self._base if self._base is not None else next(iter(self._states), {})
+        return next((tensor.device for tensor in pattern.values()), torch.device("cpu"))
+
+    def needs_buffer(self, layer: Layer) -> bool:
+        return True
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+        assert buffer is not None
+        self._use(layer)
+        block = buffer[:, : stop - start]
+        base = None if self._flat_base is None else self._flat_base[start:stop]
+        for target, row in zip(block, self._flat_rows, strict=True):
+            values = row[start:stop]
+            if base is None:
+                target.copy_(values)
+            elif values.dtype == target.dtype and values.device == target.device:
+                torch.sub(values, base, out=target)
+            else:
+                target.copy_(values).sub_(base)
+        return block
+
+    def counters(self, layer: Layer) -> Tensor:
+        rows = [self.flatten(layer, state[layer.name]) for state in self._states]
+        return torch.stack([row.to(device=self.device, dtype=torch.int64) for row in rows])
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        return tensor.permute(self._order(layer)).reshape(-1)
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        order = self._order(layer)
+        shaped = columns.reshape([layer.shape[dim] for dim in order])
+        return shaped.permute([order.index(dim) for dim in range(len(order))])
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        return None if self._base is None else self._base[layer.name].to(self.device)
+
+    def take(self, rows: Sequence[int]) -> StateSource:
+        return StateSource([self._states[row] for row in rows], self._base)
+
+    def _order(self, layer: Layer) -> tuple[int, ...]:
+        """Give the layer's dimensions from the outermost in memory to the innermost."""
+        pattern = self._base if self._base is not None else self._states[0]
+        strides = pattern[layer.name].stride()
+        return tuple(sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim)))
+
+    def _use(self, layer: Layer) -> None:
+        """Keep the current layer's rows flat: views, or copies where the memory order differs."""
+        if self._flat_name == layer.name:
+            return
+        self._flat_rows = [self.flatten(layer, state[layer.name]) for state in self._states]
+        self._flat_base = None
+        if self._base is not None:
+            base = self.flatten(layer, self._base[layer.name])
+            self._flat_base = base.to(device=self.device, dtype=layer.compute_dtype)
+        self._flat_name = layer.name

@@ -1,0 +1,533 @@
+"""One round of client updates: who sent what, checked, and readable in blocks of columns.
+
+`Updates` is the only thing that rules see. It does not copy what it is given: tensors stay where
+they are, files stay on disk, and both are read layer by layer in blocks that fit the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.files import load_mapped
+from fedimmune.layers import FLOATS, Kind, Layer, common_layers, layers_of, mismatch
+from fedimmune.sources import MatrixSource, Source, StateSource
+
+__all__ = ["CHUNK", "Block", "ClientId", "Form", "NonFiniteError", "Updates", "UpdatesLike"]
+
+ClientId: TypeAlias = Hashable
+State: TypeAlias = Mapping[str, Any]
+UpdatesLike: TypeAlias = Any
+"""`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts."""
+
+CHUNK = 512
+"""Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
+
+_MOST_COLUMNS = 131_072
+_MOST_VALUES = 3_300_000
+_VECTOR_LAYER = "update"
+
+
+class Form(Enum):
+    """What kind of thing the caller handed in, and gets back."""
+
+    STATE = "state dict"
+    TENSOR = "tensor"
+    ARRAY = "numpy array"
+
+
+class NonFiniteError(Exception):
+    """Reading met values that cannot be used: someone has to be rejected.
+
+    Parameters
+    ----------
+    reasons
+        Who, and why; None where that is still to be found out (by `Updates.checked`).
+    """
+
+    def __init__(self, reasons: Mapping[ClientId, str] | None = None) -> None:
+        super().__init__("values that are not finite")
+        self.reasons = reasons
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns ``start:stop`` of one layer, of all clients. `values` must not be written to."""
+
+    layer: Layer
+    start: int
+    stop: int
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Updates:
+    """One round of client updates.
+
+    Make it with `from_states`, `from_models`, `from_vectors`, `from_files`, or `of` for any of
+    the in-memory kinds.
+
+    Parameters
+    ----------
+    clients
+        Ids of the clients that may take part, in the order given.
+    layers
+        The model's layers.
+    rejected
+        Why the other clients may not, by id.
+    samples
+        How many samples each client *says* it trained on; only used by rules that are told to.
+    form
+        What the caller handed in, and gets back.
+    is_checked
+        Whether every value is known to be finite. Where it is not, whoever reads first checks.
+    block_columns
+        How many columns to read at a time, a multiple of 512; by default what fits the cache. Of
+        no influence on any result.
+    on_read
+        Called with the number of bytes after each block, for progress displays.
+    """
+
+    clients: tuple[ClientId, ...]
+    layers: tuple[Layer, ...]
+    rejected: Mapping[ClientId, str]
+    source: Source
+    form: Form
+    samples: Mapping[ClientId, float] | None = None
+    is_checked: bool = False
+    block_columns: int | None = None
+    on_read: Callable[[int], None] | None = None
+
+    # ---------------------------------------------------------------- making one
+
+    @classmethod
+    def of(cls, given: UpdatesLike, **options: Any) -> Updates:
+        """Make a round out of whatever the caller has in memory.
+
+        Parameters
+        ----------
+        given
+            `Updates` (returned as they are), an (n, d) numpy array or tensor, a list of vectors,
+            or a list or a mapping (by client id) of vectors or of state dicts of differences.
+        **options
+            Passed on to `from_vectors` or `from_states`.
+        """
+        if isinstance(given, Updates):
+            return given
+        members = list(given.values()) if isinstance(given, Mapping) else given
+        if not isinstance(members, np.ndarray | Tensor) and any(
+            isinstance(member, Mapping) for member in members
+        ):
+            return cls.from_states(given, **options)
+        return cls.from_vectors(given, **options)
+
+    @classmethod
+    def from_states(
+        cls,
+        updates: Mapping[ClientId, State] | Sequence[State],
+        *,
+        clients: Sequence[ClientId] | None = None,
+        buffers: Iterable[str] = (),
+        samples: Mapping[ClientId, float] | Sequence[float] | None = None,
+    ) -> Updates:
+        """Make a round from state dicts of differences, one a client.
+
+        Parameters
+        ----------
+        updates
+            Each client's change of the model by layer name (tensors or numpy arrays), by client
+            id or in the order of `clients`.
+        clients
+            Ids, where `updates` is a sequence; by default 0, 1, 2, …
+        buffers
+            Patterns of further layers that are not trained, besides the usual names.
+        samples
+            How many samples each client says it trained on.
+        """
+        return cls._from_states(updates, None, clients, buffers, samples)
+
+    @classmethod
+    def from_models(
+        cls,
+        models: Mapping[ClientId, State] | Sequence[State],
+        global_model: State,
+        *,
+        clients: Sequence[ClientId] | None = None,
+        buffers: Iterable[str] = (),
+        samples: Mapping[ClientId, float] | Sequence[float] | None = None,
+    ) -> Updates:
+        """Make a round from the clients' state dicts and the global one that they started from.
+
+        Differences are taken block by block while reading; nothing is copied whole. For the
+        parameters see `from_states`.
+        """
+        base, problem = _tensors(global_model)
+        if problem is not None or not base:
+            raise InputError(f"the global model {problem or 'is empty: it holds no layers'}")
+        for name, tensor in base.items():
+            if tensor.dtype in FLOATS and not bool(torch.isfinite(tensor).all()):
+                raise InputError(f"the global model's layer {name!r} holds NaN or infinite values")
+        return cls._from_states(models, base, clients, buffers, samples)
+
+    @classmethod
+    def from_files(
+        cls,
+        files: Iterable[str | os.PathLike[str]],
+        *,
+        global_file: str | os.PathLike[str] | None = None,
+        are_updates: bool = False,
+        buffers: Iterable[str] = (),
+        samples: Mapping[ClientId, float] | None = None,
+    ) -> Updates:
+        """Make a round from safetensors files, one a client, mapped into memory.
+
+        The operating system reads what is touched and drops it again, so a round may be larger
+        than memory. A client's id is its file's stem; a file that cannot be read is a rejected
+        client like any other.
+
+        Parameters
+        ----------
+        files
+            One file a client.
+        global_file
+            The model that the clients started from.
+        are_updates
+            The files hold differences; by default they hold models, and `global_file` is needed.
+        buffers, samples
+            As in `from_states`.
+        """
+        if global_file is None and not are_updates:
+            raise InputError(
+                "client models need the global model that they started from: give global_file, "
+                "or are_updates=True where the files hold differences"
+            )
+        ids: list[ClientId] = []
+        states: list[State] = []
+        unreadable: list[str | None] = []
+        for file in files:
+            ids.append(Path(file).stem)
+            try:
+                states.append(load_mapped(file))
+                unreadable.append(None)
+            except InputError as error:
+                states.append({})
+                unreadable.append(str(error))
+        base: dict[str, Tensor] | None = None
+        if global_file is not None and not are_updates:
+            try:
+                base = load_mapped(global_file)
+            except InputError as error:
+                raise InputError(f"the global model {error}") from error
+        if base is not None:
+            cls.from_models([], base)  # refuses an empty or broken global model
+        return cls._from_states(states, base, ids, buffers, samples, unreadable)
+
+    @classmethod
+    def from_vectors(
+        cls,
+        vectors: Any,
+        *,
+        clients: Sequence[ClientId] | None = None,
+        layers: Mapping[str, Sequence[int]] | None = None,
+        samples: Mapping[ClientId, float] | Sequence[float] | None = None,
+    ) -> Updates:
+        """Make a round from an (n, d) array or tensor, or from a list or mapping of vectors.
+
+        Parameters
+        ----------
+        vectors
+            One row or vector a client. Integers are read as floating-point numbers.
+        clients
+            Ids; by default 0, 1, 2, … (or the mapping's keys).
+        layers
+            Shapes by layer name, in the order of the columns, where the columns are a whole
+            model's; by default one layer. Only for an (n, d) array or tensor.
+        samples
+            How many samples each client says it trained on.
+        """
+        if not isinstance(vectors, np.ndarray | Tensor):
+            if layers is not None:
+                raise InputError("layers= describes the columns of one (n, d) array or tensor")
+            return cls._from_vector_list(vectors, clients, samples)
+        matrix = _as_float(vectors)
+        if matrix.ndim != 2:
+            raise InputError(
+                f"expected one vector a client, (n, d); got an array of shape {tuple(matrix.shape)}"
+            )
+        shapes = {_VECTOR_LAYER: (matrix.shape[1],)} if layers is None else layers
+        described = tuple(
+            Layer(name, tuple(shape), matrix.dtype, Kind.PARAMETER)
+            for name, shape in shapes.items()
+        )
+        if sum(layer.size for layer in described) != matrix.shape[1]:
+            raise InputError(
+                f"the layers hold {sum(layer.size for layer in described)} values, "
+                f"the vectors {matrix.shape[1]}"
+            )
+        ids = _ids(clients, len(matrix))
+        reasons = ["is empty: it holds no values" if matrix.shape[1] == 0 else None] * len(ids)
+        offsets, offset = {}, 0
+        for layer in described:
+            offsets[layer.name] = offset
+            offset += layer.size
+        form = Form.TENSOR if isinstance(vectors, Tensor) else Form.ARRAY
+        return cls._screened(
+            ids, reasons, described, MatrixSource(matrix, offsets), form, _counts(samples, ids)
+        )
+
+    @classmethod
+    def _from_vector_list(
+        cls, vectors: Any, clients: Sequence[ClientId] | None, samples: Any
+    ) -> Updates:
+        if isinstance(vectors, Mapping):
+            clients, vectors = list(vectors.keys()), list(vectors.values())
+        vectors = list(vectors)
+        form = Form.TENSOR if any(isinstance(v, Tensor) for v in vectors) else Form.ARRAY
+        states: list[State] = []
+        reasons: list[str | None] = []
+        for vector in vectors:
+            try:
+                flat = _as_float(vector)
+                problem = None if flat.ndim == 1 else f"has shape {tuple(flat.shape)}, not (d,)"
+            except (TypeError, ValueError, RuntimeError):
+                flat, problem = torch.empty(0), f"is no vector but {type(vector).__name__}"
+            states.append({} if problem else {_VECTOR_LAYER: flat})
+            reasons.append(problem)
+        updates = cls._from_states(states, None, clients, (), samples, reasons)
+        return replace(updates, form=form)
+
+    @classmethod
+    def _from_states(
+        cls,
+        given: Mapping[ClientId, State] | Sequence[State],
+        base: dict[str, Tensor] | None,
+        clients: Sequence[ClientId] | None,
+        buffers: Iterable[str],
+        samples: Mapping[ClientId, float] | Sequence[float] | None,
+        known_reasons: Sequence[str | None] | None = None,
+    ) -> Updates:
+        if isinstance(given, Mapping):
+            if clients is not None:
+                raise InputError("a mapping already names its clients: leave out clients=")
+            clients, given = list(given.keys()), list(given.values())
+        ids = _ids(clients, len(given))
+        states, reasons = [], []
+        for index, client_state in enumerate(given):
+            state, problem = _tensors(client_state)
+            known = None if known_reasons is None else known_reasons[index]
+            states.append(state)
+            reasons.append(known or problem)
+        usable = [s for s, reason in zip(states, reasons, strict=True) if reason is None]
+        patterns = tuple(buffers)
+        layers = common_layers(usable, patterns) if base is None else layers_of(base, patterns)
+        reasons = [
+            reason or mismatch(state, layers) for state, reason in zip(states, reasons, strict=True)
+        ]
+        counts = _counts(samples, ids)
+        return cls._screened(ids, reasons, layers, StateSource(states, base), Form.STATE, counts)
+
+    @classmethod
+    def _screened(
+        cls,
+        ids: Sequence[ClientId],
+        reasons: Sequence[str | None],
+        layers: tuple[Layer, ...],
+        source: Source,
+        form: Form,
+        samples: Mapping[ClientId, float] | None,
+    ) -> Updates:
+        """Keep the clients without a reason against them, each id once."""
+        kept: list[int] = []
+        rejected: dict[ClientId, str] = {}
+        seen: set[ClientId] = set()
+        for row, (client, reason) in enumerate(zip(ids, reasons, strict=True)):
+            if client in seen:
+                rejected[client] = "its id is there twice; only the first is counted"
+            elif reason is not None:
+                rejected[client] = reason
+            else:
+                kept.append(row)
+            seen.add(client)
+        taken = source if len(kept) == len(ids) else source.take(kept)
+        return cls(tuple(ids[row] for row in kept), layers, rejected, taken, form, samples)
+
+    # ---------------------------------------------------------------- reading it
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def device(self) -> torch.device:
+        """Where blocks are computed: where the caller's tensors are."""
+        return self.source.device
+
+    @property
+    def columns(self) -> int:
+        """How many columns a block has at most."""
+        if self.block_columns is not None:
+            return max(1, -(-self.block_columns // CHUNK)) * CHUNK
+        fitting = _MOST_VALUES // max(1, len(self))
+        return min(_MOST_COLUMNS, max(8 * CHUNK, 1 << (fitting.bit_length() - 1)))
+
+    @property
+    def size(self) -> int:
+        """How many values one client's update has."""
+        return sum(layer.size for layer in self.layers)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the whole round has."""
+        return len(self) * sum(layer.size * layer.dtype.itemsize for layer in self.layers)
+
+    def of_kind(self, *kinds: Kind) -> tuple[Layer, ...]:
+        """Give the layers of these kinds, in the model's order."""
+        return tuple(layer for layer in self.layers if layer.kind in kinds)
+
+    def blocks(self, layers: Iterable[Layer], *, check: bool) -> Iterator[Block]:
+        """Read layers in blocks of columns.
+
+        Parameters
+        ----------
+        layers
+            Which layers (not integer ones).
+        check
+            Stop with `NonFiniteError` at a value that is not finite, unless all are known to be.
+
+        Yields
+        ------
+        Block
+            Valid until the next one is asked for; not to be written to.
+        """
+        buffers: dict[torch.dtype, Tensor] = {}
+        for layer in layers:
+            width = min(self.columns, layer.size)
+            for start in range(0, layer.size, width or 1):
+                stop = min(start + width, layer.size)
+                values = self.source.read(layer, start, stop, self._buffer(layer, buffers))
+                if check and not self.is_checked and not _looks_finite(values):
+                    raise NonFiniteError
+                yield Block(layer, start, stop, values)
+                if self.on_read is not None:
+                    self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
+
+    def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor]) -> Tensor | None:
+        if not self.source.needs_buffer(layer):
+            return None
+        dtype = layer.compute_dtype
+        if dtype not in buffers:
+            widest = max(other.size for other in self.layers if other.compute_dtype == dtype)
+            shape = (len(self), min(self.columns, widest))
+            buffers[dtype] = torch.empty(shape, dtype=dtype, device=self.device)
+        return buffers[dtype]
+
+    # ---------------------------------------------------------------- leaving clients out
+
+    def only(self, clients: Iterable[ClientId]) -> Updates:
+        """Give the round of these clients alone (the others are not *rejected*: just not read)."""
+        wanted = set(clients)
+        rows = [row for row, client in enumerate(self.clients) if client in wanted]
+        if len(rows) == len(self):
+            return self
+        kept = tuple(self.clients[row] for row in rows)
+        return replace(self, clients=kept, source=self.source.take(rows))
+
+    def reject(self, reasons: Mapping[ClientId, str]) -> Updates:
+        """Give the round without these clients, who are listed as rejected with the reason."""
+        rest = self.only(client for client in self.clients if client not in reasons)
+        return replace(rest, rejected={**self.rejected, **reasons})
+
+    def checked(self) -> Updates:
+        """Give the round without the clients that sent NaN or infinite values, each named."""
+        if self.is_checked:
+            return self
+        reasons: dict[ClientId, str] = {}
+        floats = self.of_kind(Kind.PARAMETER, Kind.BUFFER)
+        for block in replace(self, is_checked=True).blocks(floats, check=False):
+            # A finite sum proves that all terms are finite; only the rest needs a closer look.
+            doubtful = (~torch.isfinite(block.values.sum(dim=1))).nonzero().flatten().tolist()
+            for row in doubtful:
+                if not bool(torch.isfinite(block.values[row]).all()):
+                    reason = f"layer {block.layer.name!r} holds NaN or infinite values"
+                    reasons.setdefault(self.clients[row], reason)
+        if self.form is not Form.STATE:
+            reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
+        return replace(self.reject(reasons), is_checked=True)
+
+
+def _looks_finite(values: Tensor) -> bool:
+    """Whether all values are surely finite (a sum that overflows says no, wrongly but safely)."""
+    return bool(torch.isfinite(values.sum(dim=1)).all())
+
+
+def _ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]:
+    ids = list(range(count)) if clients is None else list(clients)
+    if len(ids) != count:
+        raise InputError(f"{len(ids)} client ids for {count} updates")
+    for client in ids:
+        if not isinstance(client, Hashable):
+            raise InputError(f"a client's id must be hashable, such as a string or an int: {client}")
+    return ids
+
+
+def _counts(
+    samples: Mapping[ClientId, float] | Sequence[float] | None, ids: Sequence[ClientId]
+) -> Mapping[ClientId, float] | None:
+    if samples is None or isinstance(samples, Mapping):
+        return samples
+    if len(samples) != len(ids):
+        raise InputError(f"{len(samples)} sample counts for {len(ids)} updates")
+    counts: dict[ClientId, float] = {}
+    for client, count in zip(ids, samples, strict=True):
+        counts.setdefault(client, count)
+    return counts
+
+
+def _tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
+    """Read a client's state dict as tensors, without a copy; or say why that cannot be done."""
+    if isinstance(state, torch.nn.Module):
+        state = state.state_dict()
+    if not isinstance(state, Mapping):
+        return {}, f"is no state dict but {type(state).__name__}"
+    tensors: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if not isinstance(name, str):
+            return {}, f"has a layer whose name is no text: {name!r}"
+        try:
+            tensors[name] = _as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            return {}, f"layer {name!r} is no tensor but {type(value).__name__}"
+    return tensors, None
+
+
+def _as_tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta or value.is_quantized:
+            raise TypeError("only plain dense tensors can be aggregated")
+        return value.detach()
+    array = np.asarray(value)
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        # PyTorch warns of read-only arrays; nothing here writes to them.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+def _as_float(value: Any) -> Tensor:
+    tensor = _as_tensor(value)
+    if tensor.dtype in FLOATS:
+        return tensor
+    if tensor.is_complex():
+        raise InputError("complex updates cannot be aggregated")
+    wide = torch.get_default_dtype() if isinstance(value, Tensor) else torch.float64
+    return tensor.to(wide)
