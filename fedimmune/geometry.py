@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedimmune.layers import Kind, Layer
+from fedimmune.summing import add_in_order
 from fedimmune.updates import CHUNK, ClientId, NonFiniteError, Updates
 
 __all__ = ["Geometry", "measure"]
@@ -153,13 +154,11 @@ def _add_products(total: Tensor, values: Tensor) -> None:
     One batched product over chunks of columns is several times quicker than one long product,
     and adding the chunks up one after the other makes the sum the same for every block size.
     """
-    n, columns = values.shape
+    columns = values.shape[1]
     whole = columns - columns % CHUNK
     if whole:
         chunks = values[:, :whole].unflatten(1, (-1, CHUNK)).transpose(0, 1)
-        products = torch.bmm(chunks, chunks.transpose(1, 2)).cpu().to(torch.float64)
-        products[0] += total
-        total.copy_(products.cumsum_(0)[-1])
+        add_in_order(total, torch.bmm(chunks, chunks.transpose(1, 2)).cpu().to(torch.float64))
     if whole < columns:
         rest = values[:, whole:]
         total += (rest @ rest.T).cpu().to(torch.float64)

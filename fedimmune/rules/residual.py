@@ -29,12 +29,13 @@ from fedimmune.layers import Kind
 from fedimmune.rules.base import Rule, Weighing
 from fedimmune.rules.checks import fraction, number
 from fedimmune.sorting import Sorter
-from fedimmune.updates import Updates
+from fedimmune.summing import add_in_order
+from fedimmune.updates import CHUNK, Updates
 
 __all__ = ["Residual"]
 
-_STRIP_VALUES = 65_536
-"""How many values of a block are worked on at a time: all pairs of them have to fit the cache."""
+_STRIP_SLOPES = 2_400_000
+"""How many slopes are worked on at a time; there are n(n − 1) in a column, and all must fit."""
 
 
 class Residual(Rule):
@@ -85,7 +86,8 @@ class Residual(Rule):
         for block in updates.blocks(updates.of_kind(Kind.PARAMETER), check=True):
             for values, slope in _strips(block.values, slopes.columns(block)):
                 fit = regression(values, slope, slope_is_known=False)
-                totals += (fit.confidence * fit.confidence.std(dim=0)).sum(dim=1).cpu()
+                told_apart = fit.confidence * _deviation(fit.confidence)
+                add_in_order(totals, _by_chunk(told_apart))
         if float(totals.sum()) == 0:
             return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out anywhere
         return totals / totals.sum()
@@ -100,9 +102,17 @@ class Residual(Rule):
 
 
 def _strips(values: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    width = max(512, _STRIP_VALUES // len(values))
+    n = len(values)
+    width = max(1, _STRIP_SLOPES // (n * (n - 1)) // CHUNK) * CHUNK
     for start in range(0, values.shape[1], width):
         yield values[:, start : start + width], out[start : start + width]
+
+
+def _by_chunk(values: Tensor) -> Tensor:
+    """Sum every 512 columns, (chunks, n): the same chunks whatever the blocks and strips."""
+    missing = -values.shape[1] % CHUNK
+    chunks = torch.nn.functional.pad(values, (0, missing)).unflatten(1, (-1, CHUNK))
+    return chunks.sum(dim=2).T.cpu().to(torch.float64).contiguous()
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,12 @@ class _MedianSorter:
     def __call__(self, rows: Tensor) -> Tensor:
         found = self._sorter(rows)
         return found[0].clone() if len(found) == 1 else (found[0] + found[1]).mul_(0.5)
+
+
+def _deviation(values: Tensor) -> Tensor:
+    """The standard deviation of each column (several times quicker than ``torch.std``)."""
+    centred = values - values.mean(dim=0)
+    return centred.square_().sum(dim=0).div_(len(values) - 1).sqrt_()
 
 
 def _centred_ranks(values: Tensor) -> Tensor:

@@ -1,0 +1,242 @@
+"""The command line: ``fedimmune aggregate | rules | demo``.
+
+Results go to standard output, progress and remarks to standard error. PyTorch is imported by the
+commands that need it, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedimmune import __version__
+from fedimmune.errors import FedimmuneError, InputError, ParameterError
+
+if TYPE_CHECKING:
+    from fedimmune.rules import Rule
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="An immune system for federated learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_WIDE = 140
+"""Columns of a table that goes to a file or a pipe, where nothing tells the width."""
+
+
+def main() -> None:
+    """Run the command line; an error is one line on standard error and exit code 1."""
+    try:
+        app()
+    except FedimmuneError as error:
+        typer.echo(f"fedimmune: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("fedimmune: interrupted; nothing has been written", err=True)
+        sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedimmune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """An immune system for federated learning."""
+
+
+@app.command()
+def aggregate(
+    files: Annotated[
+        list[Path], typer.Argument(help="One safetensors file a client; its stem is the id.")
+    ],
+    rule: Annotated[str, typer.Option(help="The rule; `fedimmune rules` lists them.")] = "median",
+    global_model: Annotated[
+        Path | None, typer.Option("--global", help="The model that the clients started from.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Where to write the next model. Default: nowhere."),
+    ] = None,
+    updates: Annotated[
+        bool, typer.Option("--updates", help="The files hold differences to the global model.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the rule. Repeatable."),
+    ] = None,
+    buffers: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Further layers that are not trained. Repeatable."),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="JSON file: how many samples each client says it has, by id."),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Where foolsgold keeps what it remembers of clients by id."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Aggregate client files into the next global model.
+
+    Files are read in blocks, so a round may be larger than memory. A damaged, odd or NaN file is
+    rejected by name and the rest is aggregated. The output is replaced whole or not at all.
+
+    Example: fedimmune aggregate --rule krum --set attackers=2 --global base.safetensors
+    client-*.safetensors -o next.safetensors
+    """
+    parameters = dict(_setting(rule, text) for text in settings or [])
+    if history is not None and rule == "foolsgold":
+        parameters.setdefault("history", True)
+    made = _make(rule, parameters)
+    if global_model is None and not updates:
+        raise InputError(
+            "client models need the global model that they started from: give --global FILE, "
+            "or --updates where the files hold differences"
+        )
+    from fedimmune.on_disk import aggregate_files
+
+    with _progress() as progress:
+        task = progress.add_task(made.name, total=None)
+        aggregation = aggregate_files(
+            made,
+            files,
+            global_file=global_model,
+            output=output,
+            are_updates=updates,
+            buffers=buffers or (),
+            samples=_read_samples(samples),
+            history=history,
+            on_start=lambda total: progress.update(task, total=total),
+            on_read=lambda count: progress.advance(task, count),
+        )
+    if as_json:
+        written = {"output": None if output is None else str(output)}
+        typer.echo(json.dumps({**aggregation.to_json(), **written}, indent=2))
+        return
+    _console().print(aggregation)
+    if output is not None:
+        typer.echo(f"wrote {output}", err=True)
+    else:
+        typer.echo("nothing written: give -o FILE for the next model", err=True)
+
+
+@app.command()
+def rules(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """List the rules with their parameters and papers."""
+    from fedimmune.rules import find, names
+
+    found = [find(name) for name in names()]
+    if as_json:
+        described = [
+            {
+                "name": rule.name,
+                "summary": rule.summary,
+                "parameters": {name: value for name, value in rule.parameters().items()},
+                "paper": rule.paper,
+            }
+            for rule in found
+        ]
+        typer.echo(json.dumps(described, indent=2))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("rule", "what it gives", "parameters", "paper"):
+        table.add_column(heading, overflow="fold")
+    for rule in found:
+        parameters = "\n".join(
+            f"{name}{_symbol(rule.symbols.get(name))} = {_default(value)}"
+            for name, value in rule.parameters().items()
+        )
+        table.add_row(f"[cyan]{rule.name}[/]", rule.summary, parameters or "–", rule.paper)
+    _console().print(table)
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Another round.")] = 1,
+) -> None:
+    """One round with three attackers among ten clients, aggregated by every rule side by side."""
+    from fedimmune.demo import show
+
+    show(_console(), seed)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    error = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=error, transient=True) as progress:
+        yield progress
+
+
+def _make(name: str, parameters: dict[str, Any]) -> Rule:
+    from fedimmune.rules import create
+
+    return create(name, **parameters)
+
+
+def _setting(rule: str, text: str) -> tuple[str, Any]:
+    """Read ``name=value``: numbers, true and false as such; ids for the oracle as a list."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ParameterError(f"--set takes NAME=VALUE, not {text!r}")
+    if rule == "oracle":
+        return name, [client for client in value.split(",") if client]
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _read_samples(path: Path | None) -> dict[Any, float] | None:
+    if path is None:
+        return None
+    try:
+        counts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the sample counts in {path}: {error}") from error
+    if not isinstance(counts, dict):
+        raise InputError(f'{path} must hold an object of counts by client id: {{"a": 600, …}}')
+    return counts
+
+
+def _symbol(symbol: str | None) -> str:
+    return f" ({symbol})" if symbol else ""
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "by the number of clients"
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
+
+
+if __name__ == "__main__":
+    main()

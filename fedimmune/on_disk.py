@@ -1,0 +1,110 @@
+"""A round that lies on disk, from client files to the next global model: what ``aggregate`` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from fedimmune.aggregation import Aggregation
+from fedimmune.errors import InputError
+from fedimmune.files import load_mapped, read_metadata, write_atomically
+from fedimmune.rules import Rule
+from fedimmune.rules.foolsgold import FoolsGold
+from fedimmune.updates import ClientId, Updates
+
+__all__ = ["aggregate_files"]
+
+AnyPath = str | os.PathLike[str]
+
+
+def aggregate_files(
+    rule: Rule,
+    files: Iterable[AnyPath],
+    *,
+    global_file: AnyPath | None = None,
+    output: AnyPath | None = None,
+    are_updates: bool = False,
+    buffers: Iterable[str] = (),
+    samples: Mapping[ClientId, float] | None = None,
+    history: AnyPath | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_read: Callable[[int], None] | None = None,
+) -> Aggregation:
+    """Aggregate client files and write the next global model.
+
+    Parameters
+    ----------
+    rule
+        The rule; see `fedimmune.create`.
+    files
+        One safetensors file a client, whose stem is the client's id.
+    global_file
+        The model that the clients started from. May be left out where `are_updates`; then the
+        aggregated update itself is written.
+    output
+        Where to write; replaced whole or not at all. None writes nothing.
+    are_updates
+        The client files hold differences to the global model, not models.
+    buffers
+        Patterns of further layers that are not trained.
+    samples
+        How many samples each client says it trained on.
+    history
+        Where a rule with history keeps it; read if it is there, written when all has gone well.
+    on_start, on_read
+        Called with the number of bytes to be read in all, and after each block with its own.
+
+    Raises
+    ------
+    FedimmuneError
+        There is no result; nothing has been written.
+    """
+    paths = [Path(file) for file in files]
+    _refuse_to_overwrite(output, paths)
+    _take_up(rule, history)
+    updates = Updates.from_files(
+        paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
+    )
+    if on_start is not None:
+        on_start(updates.nbytes * rule.reads)
+    aggregation = rule.aggregate(replace(updates, on_read=on_read))
+    if output is not None:
+        tensors, metadata = _next_model(aggregation, global_file)
+        write_atomically(tensors, output, metadata)
+    if history is not None and isinstance(rule, FoolsGold):
+        rule.save(history)
+    return aggregation
+
+
+def _refuse_to_overwrite(output: AnyPath | None, clients: Iterable[Path]) -> None:
+    if output is None:
+        return
+    target = Path(output).resolve()
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {output}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise InputError(f"cannot write {output}: it is a folder")
+    for client in clients:
+        if client.resolve() == target:
+            raise InputError(f"the output {output} is one of the client files: choose another name")
+
+
+def _take_up(rule: Rule, history: AnyPath | None) -> None:
+    if history is None:
+        return
+    if not isinstance(rule, FoolsGold) or not rule.has_history:
+        raise InputError(f"{rule.name} keeps no history; foolsgold does, with history=true")
+    if Path(history).exists():
+        rule.restore(history)
+
+
+def _next_model(
+    aggregation: Aggregation, global_file: AnyPath | None
+) -> tuple[Mapping[str, Tensor], dict[str, str]]:
+    if global_file is None:
+        return aggregation.update, {}
+    return aggregation.apply(load_mapped(global_file)), read_metadata(global_file)

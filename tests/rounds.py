@@ -1,0 +1,71 @@
+"""Rounds to test with: as hypothesis strategies, and in every form that users have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedimmune import Rule, Updates, create
+from fedimmune.updates import ClientId
+
+SHAPES = {"conv.weight": (3, 2, 2), "conv.bias": (3,), "fc.weight": (4, 5), "scale": ()}
+COLUMNS = 12 + 3 + 20 + 1
+
+
+@st.composite
+def matrices(
+    draw: st.DrawFn, least: int = 5, most: int = 12, columns: int = COLUMNS
+) -> Tensor:
+    """Rounds without ties or symmetries: a common direction, noise, and some far-off clients."""
+    n = draw(st.integers(least, most))
+    seed = draw(st.integers(0, 2**32 - 1))
+    random = np.random.default_rng(seed)
+    common = draw(st.sampled_from([0.0, 1.0, 5.0])) * random.standard_normal(columns)
+    rows = common + random.standard_normal((n, columns))
+    odd = draw(st.integers(0, max(0, (n - 3) // 2)))
+    rows[:odd] *= draw(st.sampled_from([-1.0, -4.0, 20.0]))
+    return torch.from_numpy(random.permutation(rows))
+
+
+def rule_for(name: str, clients: Sequence[ClientId], **parameters: Any) -> Rule:
+    """Make any registered rule; the oracle is told that the last of the clients attacks."""
+    if name == "oracle":
+        parameters.setdefault("attackers", [clients[-1]])
+    return create(name, **parameters)
+
+
+def as_states(matrix: Tensor) -> list[dict[str, Tensor]]:
+    """Cut each row into the layers of a small model."""
+    states = []
+    for row in matrix:
+        parts = row.split([int(np.prod(shape)) for shape in SHAPES.values()])
+        states.append(
+            {
+                name: part.reshape(shape).clone()
+                for (name, shape), part in zip(SHAPES.items(), parts, strict=True)
+            }
+        )
+    return states
+
+
+def as_vector(state: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([state[name].reshape(-1) for name in SHAPES])
+
+
+def as_files(states: Sequence[Mapping[str, Tensor]], folder: Path) -> list[Path]:
+    paths = [folder / f"client-{index:02}.safetensors" for index in range(len(states))]
+    for state, path in zip(states, paths, strict=True):
+        save_file(dict(state), path)
+    return paths
+
+
+def in_blocks(updates: Updates, columns: int) -> Updates:
+    return replace(updates, block_columns=columns)
