@@ -155,7 +155,7 @@ def rules(
             {
                 "name": rule.name,
                 "summary": rule.summary,
-                "parameters": {name: value for name, value in rule.parameters().items()},
+                "parameters": rule.parameters(),
                 "paper": rule.paper,
             }
             for rule in found
@@ -167,7 +167,7 @@ def rules(
         table.add_column(heading, overflow="fold")
     for rule in found:
         parameters = "\n".join(
-            f"{name}{_symbol(rule.symbols.get(name))} = {_default(value)}"
+            f"{name}{_symbol(rule.symbols.get(name))} = {_default(rule.name, value)}"
             for name, value in rule.parameters().items()
         )
         table.add_row(f"[cyan]{rule.name}[/]", rule.summary, parameters or "–", rule.paper)
@@ -232,9 +232,9 @@ def _symbol(symbol: str | None) -> str:
     return f" ({symbol})" if symbol else ""
 
 
-def _default(value: object) -> str:
+def _default(rule: str, value: object) -> str:
     if value is None:
-        return "by the number of clients"
+        return "nobody" if rule == "oracle" else "by the number of clients"
     return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
 
 

@@ -1,4 +1,4 @@
-"""The second read of a round: put the result together, once it is known how much each client counts.
+"""The second read of a round: put the result together, once each client's share is known.
 
 Parameters and floating-point buffers go through the same function of columns; integer buffers take
 the lower median of the clients that count. (The largest, or the mean, would let one attacker write

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich import box
@@ -80,7 +81,7 @@ def make_round(seed: int) -> Round:
     def accuracy(update: Tensor) -> float:
         nn.utils.vector_to_parameters(start + update, model.parameters())
         with torch.no_grad():
-            return (model(test_pictures).argmax(1) == test_labels).float().mean().item()
+            return float((model(test_pictures).argmax(1) == test_labels).float().mean())
 
     return Round(updates, attackers, accuracy)
 
@@ -111,7 +112,7 @@ def show(console: Console, seed: int) -> None:
         far = float((aggregation.update - truth).norm() / truth.norm())
         accuracy = made.accuracy(aggregation.update)
         answers[name] = (far, accuracy)
-        seconds = _seconds(lambda rule=rule: rule.aggregate(made.updates))
+        seconds = _seconds(partial(rule.aggregate, made.updates))
         table.add_row(*_row(aggregation, made, far, accuracy, seconds / plain))
     console.print(table)
     for sentence in _in_words(answers, made):
@@ -187,8 +188,8 @@ def _in_words(answers: dict[str, tuple[float, float]], made: Round) -> list[str]
     return [
         f"Clients {marked} (marked !) sent the negative of what they had learned. "
         "No rule is told so, but the oracle.",
-        f"[bold]from the oracle[/]: the distance to the mean of the honest clients, in units of its "
-        f"length. The plain mean is {answers['mean'][0]:.2f} away; {best} comes closest "
+        "[bold]from the oracle[/]: the distance to the mean of the honest clients, in units of "
+        f"its length. The plain mean is {answers['mean'][0]:.2f} away; {best} comes closest "
         f"({rivals[best][0]:.2f}), {worst} is farthest ({rivals[worst][0]:.2f}).",
         "A · stands for rules that look at single coordinates and weigh nobody. "
         "Try another round: [cyan]fedimmune demo --seed 2[/]",

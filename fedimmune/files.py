@@ -1,4 +1,4 @@
-"""Models and updates on disk: safetensors, mapped into memory when read, replaced whole when written.
+"""Models and updates on disk: safetensors, mapped when read, replaced whole when written.
 
 Nothing here uses pickle: a client's file is hostile until shown otherwise.
 """
@@ -51,7 +51,7 @@ def write_atomically(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a safetensors file so that `path` holds the old file or the whole new one, never a part.
+    """Write a safetensors file so that `path` holds the old one or the whole new one, never a part.
 
     Raises
     ------

@@ -72,7 +72,10 @@ class Geometry:
         """Inner products by layer, (layers, n, n)."""
         cross = self.with_centre
         return (
-            self.about_centre + cross[:, :, None] + cross[:, None, :] + self.of_centre[:, None, None]
+            self.about_centre
+            + cross[:, :, None]
+            + cross[:, None, :]
+            + self.of_centre[:, None, None]
         )
 
     def gram(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""A round that lies on disk, from client files to the next global model: what ``aggregate`` does."""
+"""A round that lies on disk: from client files to the next global model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, write_atomically
 from fedimmune.rules import Rule
 from fedimmune.rules.foolsgold import FoolsGold
-from fedimmune.updates import ClientId, Updates
+from fedimmune.updates import Updates
 
 __all__ = ["aggregate_files"]
 
@@ -29,7 +30,7 @@ def aggregate_files(
     output: AnyPath | None = None,
     are_updates: bool = False,
     buffers: Iterable[str] = (),
-    samples: Mapping[ClientId, float] | None = None,
+    samples: Mapping[Any, float] | None = None,
     history: AnyPath | None = None,
     on_start: Callable[[int], None] | None = None,
     on_read: Callable[[int], None] | None = None,

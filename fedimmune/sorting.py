@@ -78,7 +78,11 @@ class Sorter:
 
     def _memory(self, row: Tensor, count: int) -> list[Tensor]:
         spare = self._spare
-        if spare.dtype != row.dtype or spare.device != row.device or len(spare) < count * row.numel():
+        if (
+            spare.dtype != row.dtype
+            or spare.device != row.device
+            or len(spare) < count * row.numel()
+        ):
             self._spare = torch.empty(count * row.numel(), dtype=row.dtype, device=row.device)
         parts = self._spare[: count * row.numel()].reshape(count, row.numel())
         return [part.view(row.shape) for part in parts]

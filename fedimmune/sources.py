@@ -1,4 +1,4 @@
-"""Where a round's numbers lie: one stacked matrix, or one state dict a client (in memory or mapped).
+"""Where a round's numbers lie: one stacked matrix, or one state dict a client.
 
 Both hand out the same thing, an (n, columns) block of one layer in the dtype that rules compute
 in. A matrix gives views; state dicts are gathered into a small buffer that stays in the cache, so
@@ -30,7 +30,8 @@ class Source(Protocol):
         """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to."""
         ...
 
-    def needs_buffer(self, layer: Layer) -> bool:
+    @property
+    def needs_buffer(self) -> bool:
         """Whether `read` wants an (n, columns) buffer of the layer's compute dtype."""
         ...
 
@@ -67,7 +68,8 @@ class MatrixSource:
     def device(self) -> torch.device:
         return self._values.device
 
-    def needs_buffer(self, layer: Layer) -> bool:
+    @property
+    def needs_buffer(self) -> bool:
         return False
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
@@ -115,7 +117,8 @@ class StateSource:
         pattern = self._base if self._base is not None else next(iter(self._states), {})
         return next((tensor.device for tensor in pattern.values()), torch.device("cpu"))
 
-    def needs_buffer(self, layer: Layer) -> bool:
+    @property
+    def needs_buffer(self) -> bool:
         return True
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:

@@ -103,7 +103,7 @@ class Updates:
     rejected: Mapping[ClientId, str]
     source: Source
     form: Form
-    samples: Mapping[ClientId, float] | None = None
+    samples: Mapping[Any, float] | None = None
     is_checked: bool = False
     block_columns: int | None = None
     on_read: Callable[[int], None] | None = None
@@ -134,11 +134,11 @@ class Updates:
     @classmethod
     def from_states(
         cls,
-        updates: Mapping[ClientId, State] | Sequence[State],
+        updates: Mapping[Any, State] | Sequence[State],
         *,
         clients: Sequence[ClientId] | None = None,
         buffers: Iterable[str] = (),
-        samples: Mapping[ClientId, float] | Sequence[float] | None = None,
+        samples: Mapping[Any, float] | Sequence[float] | None = None,
     ) -> Updates:
         """Make a round from state dicts of differences, one a client.
 
@@ -159,12 +159,12 @@ class Updates:
     @classmethod
     def from_models(
         cls,
-        models: Mapping[ClientId, State] | Sequence[State],
+        models: Mapping[Any, State] | Sequence[State],
         global_model: State,
         *,
         clients: Sequence[ClientId] | None = None,
         buffers: Iterable[str] = (),
-        samples: Mapping[ClientId, float] | Sequence[float] | None = None,
+        samples: Mapping[Any, float] | Sequence[float] | None = None,
     ) -> Updates:
         """Make a round from the clients' state dicts and the global one that they started from.
 
@@ -187,7 +187,7 @@ class Updates:
         global_file: str | os.PathLike[str] | None = None,
         are_updates: bool = False,
         buffers: Iterable[str] = (),
-        samples: Mapping[ClientId, float] | None = None,
+        samples: Mapping[Any, float] | None = None,
     ) -> Updates:
         """Make a round from safetensors files, one a client, mapped into memory.
 
@@ -239,7 +239,7 @@ class Updates:
         *,
         clients: Sequence[ClientId] | None = None,
         layers: Mapping[str, Sequence[int]] | None = None,
-        samples: Mapping[ClientId, float] | Sequence[float] | None = None,
+        samples: Mapping[Any, float] | Sequence[float] | None = None,
     ) -> Updates:
         """Make a round from an (n, d) array or tensor, or from a list or mapping of vectors.
 
@@ -309,11 +309,11 @@ class Updates:
     @classmethod
     def _from_states(
         cls,
-        given: Mapping[ClientId, State] | Sequence[State],
+        given: Mapping[Any, State] | Sequence[State],
         base: dict[str, Tensor] | None,
         clients: Sequence[ClientId] | None,
         buffers: Iterable[str],
-        samples: Mapping[ClientId, float] | Sequence[float] | None,
+        samples: Mapping[Any, float] | Sequence[float] | None,
         known_reasons: Sequence[str | None] | None = None,
     ) -> Updates:
         if isinstance(given, Mapping):
@@ -344,7 +344,7 @@ class Updates:
         layers: tuple[Layer, ...],
         source: Source,
         form: Form,
-        samples: Mapping[ClientId, float] | None,
+        samples: Mapping[Any, float] | None,
     ) -> Updates:
         """Keep the clients without a reason against them, each id once."""
         kept: list[int] = []
@@ -421,7 +421,7 @@ class Updates:
                     self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
 
     def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor]) -> Tensor | None:
-        if not self.source.needs_buffer(layer):
+        if not self.source.needs_buffer:
             return None
         dtype = layer.compute_dtype
         if dtype not in buffers:
@@ -470,18 +470,20 @@ def _looks_finite(values: Tensor) -> bool:
 
 
 def _ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]:
-    ids = list(range(count)) if clients is None else list(clients)
+    ids: list[ClientId] = [*range(count)] if clients is None else [*clients]
     if len(ids) != count:
         raise InputError(f"{len(ids)} client ids for {count} updates")
     for client in ids:
         if not isinstance(client, Hashable):
-            raise InputError(f"a client's id must be hashable, such as a string or an int: {client}")
+            raise InputError(
+                f"a client's id must be hashable, such as a string or an int: {client}"
+            )
     return ids
 
 
 def _counts(
-    samples: Mapping[ClientId, float] | Sequence[float] | None, ids: Sequence[ClientId]
-) -> Mapping[ClientId, float] | None:
+    samples: Mapping[Any, float] | Sequence[float] | None, ids: Sequence[ClientId]
+) -> Mapping[Any, float] | None:
     if samples is None or isinstance(samples, Mapping):
         return samples
     if len(samples) != len(ids):

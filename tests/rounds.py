@@ -21,9 +21,7 @@ COLUMNS = 12 + 3 + 20 + 1
 
 
 @st.composite
-def matrices(
-    draw: st.DrawFn, least: int = 5, most: int = 12, columns: int = COLUMNS
-) -> Tensor:
+def matrices(draw: st.DrawFn, least: int = 5, most: int = 12, columns: int = COLUMNS) -> Tensor:
     """Rounds without ties or symmetries: a common direction, noise, and some far-off clients."""
     n = draw(st.integers(least, most))
     seed = draw(st.integers(0, 2**32 - 1))

@@ -1,4 +1,4 @@
-"""The contract of every rule, and the two families: rules that weigh clients, rules of coordinates."""
+"""The contract of every rule, and its families: rules that weigh clients, rules of coordinates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedimmune.geometry import Geometry, measure
 from fedimmune.layers import Kind
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
 
-__all__ = ["CoordinateRule", "GeometryRule", "Rule", "WeightRule", "Weighing"]
+__all__ = ["CoordinateRule", "GeometryRule", "Rule", "Weighing", "WeightRule"]
 
 _log = logging.getLogger("fedimmune")
 
@@ -223,11 +223,7 @@ class CoordinateRule(Rule):
         return self._answer(updates, update, Weighing(None))
 
 
-def _by_client(
-    clients: Sequence[ClientId], values: Tensor | None
-) -> dict[ClientId, float] | None:
+def _by_client(clients: Sequence[ClientId], values: Tensor | None) -> dict[ClientId, float] | None:
     if values is None:
         return None
     return dict(zip(clients, values.to(torch.float64).tolist(), strict=True))
-
-

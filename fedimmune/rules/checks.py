@@ -14,7 +14,9 @@ def whole(rule: str, name: str, value: object, least: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ParameterError(f"{rule}: {name} must be a whole number of at least {least}: {value!r}")
+        raise ParameterError(
+            f"{rule}: {name} must be a whole number of at least {least}: {value!r}"
+        )
     return value
 
 

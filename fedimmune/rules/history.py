@@ -40,7 +40,7 @@ class History:
     sums: Mapping[ClientId, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def added_to(self, updates: Updates) -> Source:
-        """Give a source whose rows are this round's updates plus what is remembered of each client."""
+        """Give a source whose rows are this round's updates plus each client's past."""
         for client in updates.clients:
             for layer in updates.of_kind(Kind.PARAMETER) if client in self.sums else ():
                 known = self.sums[client].get(layer.name)
@@ -109,14 +109,15 @@ class _WithPast:
     def device(self) -> torch.device:
         return self._source.device
 
-    def needs_buffer(self, layer: Layer) -> bool:
-        return self._source.needs_buffer(layer)
+    @property
+    def needs_buffer(self) -> bool:
+        return self._source.needs_buffer
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
         block = self._source.read(layer, start, stop, buffer).clone()
         for row, past in zip(block, self._past, strict=True):
             if layer.name in past:
-                row += self.flatten(layer, past[layer.name])[start:stop].to(row.device)
+                row.add_(self.flatten(layer, past[layer.name])[start:stop].to(row.device))
         return block
 
     def counters(self, layer: Layer) -> Tensor:
@@ -136,6 +137,6 @@ class _WithPast:
 
 
 def _room(source: Source, layer: Layer, n: int) -> Tensor | None:
-    if not source.needs_buffer(layer):
+    if not source.needs_buffer:
         return None
     return torch.empty(n, layer.size, dtype=layer.compute_dtype, device=source.device)

@@ -16,7 +16,7 @@ import torch
 from fedimmune.errors import InputError
 from fedimmune.rules.base import Weighing, WeightRule
 from fedimmune.rules.checks import number
-from fedimmune.updates import ClientId, Updates
+from fedimmune.updates import Updates
 
 __all__ = ["Mean"]
 
@@ -51,7 +51,7 @@ class Mean(WeightRule):
             {
                 client: reason
                 for client in updates.clients
-                if (reason := _objection(client, updates.samples.get(client))) is not None
+                if (reason := _objection(updates.samples.get(client))) is not None
             }
         )
 
@@ -70,7 +70,7 @@ def _equal(n: int) -> torch.Tensor:
     return torch.full((n,), 1 / n, dtype=torch.float64)
 
 
-def _objection(client: ClientId, count: object) -> str | None:
+def _objection(count: object) -> str | None:
     if count is None:
         return "sent no sample count"
     try:

@@ -111,7 +111,7 @@ def _strips(values: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def _by_chunk(values: Tensor) -> Tensor:
     """Sum every 512 columns, (chunks, n): the same chunks whatever the blocks and strips."""
     missing = -values.shape[1] % CHUNK
-    chunks = torch.nn.functional.pad(values, (0, missing)).unflatten(1, (-1, CHUNK))
+    chunks: Tensor = torch.nn.functional.pad(values, (0, missing)).unflatten(1, (-1, CHUNK))
     return chunks.sum(dim=2).T.cpu().to(torch.float64).contiguous()
 
 

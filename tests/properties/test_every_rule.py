@@ -27,7 +27,10 @@ from tests.rounds import (
 )
 
 every_rule = pytest.mark.parametrize("name", names())
-TIGHT = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
 @every_rule
@@ -40,7 +43,7 @@ def test_the_order_of_the_clients_is_of_no_influence(name: str, matrix: Tensor, 
     shuffled = rule.aggregate(
         Updates.from_vectors(matrix[order], clients=[clients[i] for i in order])
     )
-    torch.testing.assert_close(shuffled.update, straight.update, **TIGHT)
+    assert_near(shuffled.update, straight.update)
     if straight.weights is None:
         assert shuffled.weights is None
     else:
@@ -62,7 +65,7 @@ def test_translation_equivariant_where_declared(name: str, matrix: Tensor, seed:
 def test_scale_equivariant_where_declared(name: str, matrix: Tensor, factor: float) -> None:
     rule = rule_for(name, range(len(matrix)))
     if rule.is_scale_equivariant:
-        torch.testing.assert_close(rule(matrix * factor) / factor, rule(matrix), **TIGHT)
+        assert_near(rule(matrix * factor) / factor, rule(matrix))
 
 
 @every_rule
@@ -76,7 +79,7 @@ def test_weights_are_shares_and_make_the_update(name: str, matrix: Tensor) -> No
         assert float(weights.min()) >= 0
         assert float(weights.sum()) == pytest.approx(1)
         if name != "residual":  # which moves single values besides weighing clients
-            torch.testing.assert_close(answer.update, weights @ matrix, **TIGHT)
+            assert_near(answer.update, weights @ matrix)
 
 
 @every_rule
@@ -119,7 +122,7 @@ def test_array_tensor_list_states_and_files_agree(name: str, matrix: Tensor) -> 
         assert torch.equal(vector, expected)
     states = as_states(matrix)
     from_states = rule.aggregate(states).update
-    torch.testing.assert_close(as_vector(from_states), expected, **TIGHT)
+    assert_near(as_vector(from_states), expected)
     with tempfile.TemporaryDirectory() as folder:
         paths = as_files(states, Path(folder))
         in_files = rule_for(name, [path.stem for path in paths])

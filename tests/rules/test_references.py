@@ -104,8 +104,8 @@ def foolsgold_weights(matrix: Vector, kappa: float) -> list[float]:
     alpha = [min(1.0, max(0.0, 1 - max(row))) for row in cs]
     top = max(alpha)
     weights = []
-    for a in alpha:
-        a = min(a / top, 0.99)
+    for unlike in alpha:
+        a = min(unlike / top, 0.99)
         logit = -math.inf if a == 0 else kappa * (math.log(a / (1 - a)) + 0.5)
         weights.append(min(1.0, max(0.0, logit)))
     return [w / sum(weights) for w in weights]
