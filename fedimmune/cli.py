@@ -234,7 +234,7 @@ def _symbol(symbol: str | None) -> str:
 
 def _default(rule: str, value: object) -> str:
     if value is None:
-        return "nobody" if rule == "oracle" else "by the number of clients"
+        return "not given" if rule == "oracle" else "by the number of clients"
     return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
 
 

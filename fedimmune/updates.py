@@ -25,7 +25,8 @@ from fedimmune.sources import MatrixSource, Source, StateSource
 
 __all__ = ["CHUNK", "Block", "ClientId", "Form", "NonFiniteError", "Updates", "UpdatesLike"]
 
-ClientId: TypeAlias = Hashable
+ClientId: TypeAlias = Any
+"""Anything hashable: text, a number, a tuple. (`Hashable` would spoil users' own mappings.)"""
 State: TypeAlias = Mapping[str, Any]
 UpdatesLike: TypeAlias = Any
 """`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts."""

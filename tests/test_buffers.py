@@ -1,0 +1,146 @@
+"""What is not trained follows the weights, and never takes part in a measurement."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedimmune import Updates, create, names
+from tests.rounds import rule_for
+
+State = dict[str, Tensor]
+
+
+def model(seed: int) -> State:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 2))
+    net(torch.randn(8, 1, 6, 6))
+    return {name: tensor.clone() for name, tensor in net.state_dict().items()}
+
+
+def round_of(n: int) -> tuple[list[State], State]:
+    return [model(seed) for seed in range(1, n + 1)], model(0)
+
+
+@pytest.mark.parametrize("name", names())
+def test_integers_stay_integers_and_are_never_measured(name: str) -> None:
+    models, base = round_of(7)
+    rule = rule_for(name, range(7))
+    quiet = rule.aggregate(Updates.from_models(models, base))
+    for client, count in enumerate([2**63 - 1, 5, 7, 9, -(2**63), 8, 6]):
+        models[client]["1.num_batches_tracked"] = torch.tensor(count)
+    answer = rule.aggregate(Updates.from_models(models, base))
+    assert answer.weights == quiet.weights
+    moved = answer.apply(base)
+    assert moved["1.num_batches_tracked"].dtype == torch.int64
+    for key in set(base) - {"1.num_batches_tracked"}:
+        assert torch.equal(answer.update[key], quiet.update[key])
+
+
+def test_a_counter_takes_the_lower_median_of_those_that_count() -> None:
+    models, base = round_of(6)
+    base["1.num_batches_tracked"] = torch.tensor(100)
+    for client, count in enumerate([103, 101, 2**63 - 1, 102, 7, 9]):
+        models[client]["1.num_batches_tracked"] = torch.tensor(count)
+    everyone = create("median").aggregate(Updates.from_models(models, base))
+    assert int(everyone.apply(base)["1.num_batches_tracked"]) == 101
+    few = create("oracle", benign=[0, 1, 3, 2]).aggregate(Updates.from_models(models, base))
+    assert int(few.apply(base)["1.num_batches_tracked"]) == 102
+    assert int(few.update["1.num_batches_tracked"]) == 2
+
+
+def test_the_largest_difference_does_not_wrap_around() -> None:
+    base = {"w": torch.zeros(2), "steps": torch.tensor(-5)}
+    states = [{"w": torch.ones(2), "steps": torch.tensor(c)} for c in (2**63 - 1, 2**63 - 1, 3)]
+    answer = create("mean").aggregate(Updates.from_models(states, base))
+    assert int(answer.apply(base)["steps"]) == 2**63 - 1
+
+
+def test_booleans_and_small_integers() -> None:
+    base = {
+        "w": torch.zeros(2),
+        "mask": torch.tensor([True, False]),
+        "byte": torch.tensor(250).to(torch.uint8),
+    }
+    states = [
+        {
+            "w": torch.ones(2),
+            "mask": torch.tensor([False, flag]),
+            "byte": torch.tensor(b).to(torch.uint8),
+        }
+        for flag, b in ((True, 3), (True, 251), (False, 4))
+    ]
+    moved = create("mean").aggregate(Updates.from_models(states, base)).apply(base)
+    assert moved["mask"].tolist() == [False, True]
+    assert moved["mask"].dtype == torch.bool
+    assert int(moved["byte"]) == 4
+    assert moved["byte"].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("name", ["krum", "geometric-median", "foolsgold", "multi-krum", "mean"])
+def test_float_buffers_go_with_the_weights(name: str) -> None:
+    models, base = round_of(7)
+    answer = create(name).aggregate(Updates.from_models(models, base))
+    assert answer.weights is not None
+    for key in ("1.running_mean", "1.running_var"):
+        expected = sum(w * (models[c][key] - base[key]) for c, w in answer.weights.items())  # type: ignore[index]
+        torch.testing.assert_close(answer.update[key], expected)
+
+
+def test_float_buffers_are_no_evidence() -> None:
+    models, base = round_of(7)
+    before = create("krum").aggregate(Updates.from_models(models, base)).scores
+    models[3]["1.running_mean"] += 1e6
+    assert create("krum").aggregate(Updates.from_models(models, base)).scores == before
+    custom = Updates.from_models(models, base, buffers=["0.*"])
+    assert create("krum").aggregate(custom).scores != before
+
+
+def test_coordinate_rules_treat_float_buffers_like_parameters() -> None:
+    models, base = round_of(5)
+    moved = create("median").aggregate(Updates.from_models(models, base)).apply(base)
+    expected = torch.stack([state["1.running_var"] for state in models]).median(dim=0).values
+    torch.testing.assert_close(moved["1.running_var"], expected)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_variance_never_falls_below_zero(name: str) -> None:
+    models, base = round_of(6)
+    for state in models:
+        state["1.running_var"] = torch.tensor([-5.0, 1.0, -1e-3])
+    answer = rule_for(name, range(6)).aggregate(Updates.from_models(models, base))
+    assert (base["1.running_var"] + answer.update["1.running_var"]).min() >= 0
+    assert answer.apply(base)["1.running_var"].tolist() == pytest.approx([0, 1, 0], abs=1e-6)
+
+
+def test_differences_without_a_global_model_are_caught_when_applied() -> None:
+    change = {"w": torch.ones(2), "bn.running_var": torch.tensor([-9.0])}
+    answer = create("mean").aggregate([change, change, change])
+    moved = answer.apply({"w": torch.zeros(2), "bn.running_var": torch.tensor([1.0])})
+    assert moved["bn.running_var"].tolist() == [0]
+
+
+@pytest.mark.parametrize("name", names())
+def test_nan_in_a_buffer_rejects_too(name: str) -> None:
+    models, base = round_of(8)
+    rule = rule_for(name, range(8))
+    expected = rule.aggregate(Updates.from_models(dict(enumerate(models[1:], 1)), base))
+    models[0]["1.running_var"][1] = torch.nan
+    answer = rule.aggregate(Updates.from_models(models, base))
+    assert dict(answer.rejected) == {0: "layer '1.running_var' holds NaN or infinite values"}
+    assert answer.weights == expected.weights
+    assert all(torch.equal(answer.update[key], expected.update[key]) for key in base)
+
+
+def test_channels_last_models_keep_their_memory_format() -> None:
+    models, base = round_of(5)
+    wide = [{"w": torch.randn(4, 3, 5, 5)} for _ in models]
+    last = [{"w": s["w"].to(memory_format=torch.channels_last)} for s in wide]
+    mixed = [last[0], wide[1], last[2], wide[3], last[4]]
+    for name in ("median", "krum", "residual"):
+        expected = create(name).aggregate(wide).update["w"]
+        for states in (last, mixed):
+            found = create(name).aggregate(states).update["w"]
+            torch.testing.assert_close(found, expected)
+            assert found.is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedimmune import Updates, measure
+from tests.rounds import SHAPES, as_states, matrices
+
+
+@given(matrix=matrices())
+def test_layers_groups_and_the_whole_model(matrix: Tensor) -> None:
+    states = as_states(matrix)
+    geometry = measure(Updates.from_states(states))
+    for names in (["fc.weight"], ["conv.bias", "scale"], list(SHAPES)):
+        rows = np.stack([np.concatenate([s[k].numpy().ravel() for k in names]) for s in states])
+        part = geometry.of(names)
+        norms = np.linalg.norm(rows, axis=1)
+        squared = ((rows[:, None] - rows[None]) ** 2).sum(-1)
+        np.testing.assert_allclose(part.gram(), rows @ rows.T, atol=1e-9)
+        np.testing.assert_allclose(part.norms(), norms, atol=1e-9)
+        np.testing.assert_allclose(part.squared_distances(), squared, atol=1e-9)
+        np.testing.assert_allclose(
+            part.cosines(), rows @ rows.T / norms[:, None] / norms[None], atol=1e-9
+        )
+    assert torch.equal(geometry.of("scale").grams()[0], geometry.of("scale").gram())
+
+
+@given(matrix=matrices(), components=st.integers(1, 15))
+def test_principal_coordinates_are_those_of_a_decomposition(
+    matrix: Tensor, components: int
+) -> None:
+    found = measure(Updates.of(matrix)).principal_coordinates(components)
+    u, s, _ = np.linalg.svd(matrix.numpy(), full_matrices=False)
+    expected = np.zeros((len(matrix), components))
+    count = min(components, len(s))
+    expected[:, :count] = (u * s)[:, :count]
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 70_000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_sums_are_accurate(size: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(size)
+    matrix = torch.randn(6, size, generator=random, dtype=torch.float64).to(dtype)
+    wide = matrix.double()
+    torch.testing.assert_close(
+        measure(Updates.of(matrix)).gram(), wide @ wide.T, rtol=1e-6, atol=1e-5 * size**0.5
+    )
+
+
+@pytest.mark.parametrize("n", [4, 10, 30, 60])
+@pytest.mark.parametrize("common", [1e2, 1e4])
+def test_a_large_common_part_does_not_cancel(n: int, common: float) -> None:
+    """Raw weights given as updates: norms of 1e4 and more, distances far below 1."""
+    random = torch.Generator().manual_seed(n)
+    shared = common * torch.randn(20_000, generator=random)
+    matrix = shared + common * 1e-5 * torch.randn(n, 20_000, generator=random)
+    wide = matrix.double()
+    exact = (wide[:, None] - wide[None]).square().sum(-1)
+    geometry = measure(Updates.of(matrix))
+    torch.testing.assert_close(geometry.squared_distances(), exact, rtol=1e-9, atol=0)
+    torch.testing.assert_close(geometry.gram(), wide @ wide.T, rtol=1e-12, atol=0)
+    unlike = 1 - geometry.cosines()
+    lengths = wide.norm(dim=1)
+    exact_unlike = (exact - (lengths[:, None] - lengths[None]) ** 2) / (
+        2 * lengths[:, None] * lengths[None]
+    )
+    torch.testing.assert_close(unlike, exact_unlike, rtol=1e-3, atol=1e-14)
+
+
+def test_a_common_part_and_far_attackers_together() -> None:
+    random = torch.Generator().manual_seed(3)
+    matrix = 50 + 1e-4 * torch.randn(12, 5000, generator=random)
+    matrix[0] *= -30
+    matrix[7] = 1e6
+    wide = matrix.double()
+    exact = (wide[:, None] - wide[None]).square().sum(-1)
+    torch.testing.assert_close(
+        measure(Updates.of(matrix)).squared_distances(), exact, rtol=1e-9, atol=0
+    )
+
+
+def test_zero_updates_have_no_direction() -> None:
+    matrix = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]])
+    cosines = measure(Updates.of(matrix)).cosines()
+    torch.testing.assert_close(
+        cosines, torch.tensor([[1.0, 0, 0], [0, 1, 1], [0, 1, 1]], dtype=torch.float64)
+    )
+
+
+def test_squares_beyond_float64_are_rejected_by_name() -> None:
+    from fedimmune import create
+
+    matrix = np.random.default_rng(0).standard_normal((6, 5))
+    matrix[2] *= 1e200
+    answer = create("krum").aggregate(matrix)
+    assert dict(answer.rejected) == {2: "its values are too large to be measured"}
+    assert np.array_equal(answer.update, create("krum")(np.delete(matrix, 2, axis=0)))
