@@ -58,19 +58,12 @@ def test_the_largest_difference_does_not_wrap_around() -> None:
 
 
 def test_booleans_and_small_integers() -> None:
-    base = {
-        "w": torch.zeros(2),
-        "mask": torch.tensor([True, False]),
-        "byte": torch.tensor(250).to(torch.uint8),
-    }
-    states = [
-        {
-            "w": torch.ones(2),
-            "mask": torch.tensor([False, flag]),
-            "byte": torch.tensor(b).to(torch.uint8),
-        }
-        for flag, b in ((True, 3), (True, 251), (False, 4))
-    ]
+    def state(w: float, mask: list[bool], byte: int) -> State:
+        small = torch.tensor(byte).byte()
+        return {"w": torch.full((2,), w), "mask": torch.tensor(mask), "byte": small}
+
+    base = state(0.0, [True, False], 250)
+    states = [state(1.0, [False, i < 2], byte) for i, byte in enumerate((3, 251, 4))]
     moved = create("mean").aggregate(Updates.from_models(states, base)).apply(base)
     assert moved["mask"].tolist() == [False, True]
     assert moved["mask"].dtype == torch.bool
@@ -84,7 +77,7 @@ def test_float_buffers_go_with_the_weights(name: str) -> None:
     answer = create(name).aggregate(Updates.from_models(models, base))
     assert answer.weights is not None
     for key in ("1.running_mean", "1.running_var"):
-        expected = sum(w * (models[c][key] - base[key]) for c, w in answer.weights.items())  # type: ignore[index]
+        expected = sum(w * (models[c][key] - base[key]) for c, w in answer.weights.items())
         torch.testing.assert_close(answer.update[key], expected)
 
 
@@ -134,8 +127,7 @@ def test_nan_in_a_buffer_rejects_too(name: str) -> None:
 
 
 def test_channels_last_models_keep_their_memory_format() -> None:
-    models, base = round_of(5)
-    wide = [{"w": torch.randn(4, 3, 5, 5)} for _ in models]
+    wide = [{"w": torch.randn(4, 3, 5, 5)} for _ in range(5)]
     last = [{"w": s["w"].to(memory_format=torch.channels_last)} for s in wide]
     mixed = [last[0], wide[1], last[2], wide[3], last[4]]
     for name in ("median", "krum", "residual"):

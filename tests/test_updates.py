@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedimmune import Updates, Verdict, create
+from fedimmune import Updates, Verdict, create, measure
 from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.layers import Kind
 
@@ -138,7 +140,7 @@ def test_wrong_arguments_are_told() -> None:
     with pytest.raises(InputError, match="2 client ids for 3 updates"):
         Updates.from_vectors(torch.ones(3, 2), clients=["a", "b"])
     with pytest.raises(InputError, match="hashable"):
-        Updates.from_vectors(torch.ones(2, 2), clients=[[], []])  # type: ignore[list-item]
+        Updates.from_vectors(torch.ones(2, 2), clients=[[], []])
     with pytest.raises(InputError, match="layers hold 3 values, the vectors 2"):
         Updates.from_vectors(torch.ones(2, 2), layers={"w": (3,)})
     with pytest.raises(InputError, match="1 sample counts for 2 updates"):
@@ -148,8 +150,6 @@ def test_wrong_arguments_are_told() -> None:
 
 
 def test_a_matrix_with_layers_is_measured_by_layer() -> None:
-    from fedimmune import measure
-
     updates = Updates.from_vectors(torch.eye(4), layers={"a": (1, 2), "b": (2,)})
     geometry = measure(updates)
     assert geometry.layers == ("a", "b")
@@ -158,8 +158,6 @@ def test_a_matrix_with_layers_is_measured_by_layer() -> None:
 
 
 def test_files_are_mapped_not_loaded(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     paths = []
     for client in range(4):
         paths.append(tmp_path / f"{client}.safetensors")
@@ -191,8 +189,6 @@ def _anonymous_bytes() -> int | None:
 
 @pytest.mark.parametrize("table", ["repr", "rich"])
 def test_the_answer_is_readable(table: str) -> None:
-    from rich.console import Console
-
     rows: list[Tensor] = [torch.full((3,), float(i)) for i in range(6)]
     rows[2] = torch.full((3,), torch.nan)
     answer = create("krum").aggregate({f"client-{i}": row for i, row in enumerate(rows)})
