@@ -134,14 +134,14 @@ class Aggregation:
     def __rich__(self) -> Table:
         """Draw the table that the command line shows."""
         table = Table(title=f"{self.rule}: {_tally(self.judgements)}", title_justify="left")
-        table.add_column("client")
+        table.add_column("client", no_wrap=True)
         if self.weights is not None:
             table.add_column("weight", justify="right")
             table.add_column("", min_width=10)
         if self.scores is not None:
             table.add_column("score", justify="right")
-        table.add_column("verdict")
-        table.add_column("reason")
+        table.add_column("verdict", no_wrap=True)
+        table.add_column("reason", overflow="fold")
         largest = max((w for w in (self.weights or {}).values()), default=0) or 1
         for j in self.judgements:
             style = _STYLES[j.verdict]

@@ -6,6 +6,7 @@ commands that need it, so that ``--help`` is quick.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_INTERRUPTED = 130
 _WIDE = 140
 """Columns of a table that goes to a file or a pipe, where nothing tells the width."""
 
@@ -44,9 +46,10 @@ def main() -> None:
     except FedimmuneError as error:
         typer.echo(f"fedimmune: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("fedimmune: interrupted; nothing has been written", err=True)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == _INTERRUPTED:
+            typer.echo("fedimmune: interrupted", err=True)
+        raise
 
 
 def _show_version(wanted: bool) -> None:
@@ -185,6 +188,8 @@ def demo(
 
 
 def _console() -> Console:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without β and █ gets a ? there
     console = Console()
     return console if console.is_terminal else Console(width=_WIDE)
 
@@ -193,7 +198,13 @@ def _console() -> Console:
 def _progress() -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     error = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=error, transient=True) as progress:
+    with Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=error,
+        transient=True,
+        disable=not error.is_terminal,
+    ) as progress:
         yield progress
 
 
@@ -209,11 +220,11 @@ def _setting(rule: str, text: str) -> tuple[str, Any]:
     if not equals or not name:
         raise ParameterError(f"--set takes NAME=VALUE, not {text!r}")
     if rule == "oracle":
-        return name, [client for client in value.split(",") if client]
+        return name, [client.strip() for client in value.split(",") if client.strip()]
     try:
         return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+    except (ValueError, RecursionError):
+        return name, value  # the rule says what is wrong with it
 
 
 def _read_samples(path: Path | None) -> dict[Any, float] | None:
@@ -221,7 +232,7 @@ def _read_samples(path: Path | None) -> dict[Any, float] | None:
         return None
     try:
         counts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read the sample counts in {path}: {error}") from error
     if not isinstance(counts, dict):
         raise InputError(f'{path} must hold an object of counts by client id: {{"a": 600, …}}')

@@ -105,7 +105,7 @@ class Result:
             else:
                 wide = torch.empty_like(target, dtype=block.values.dtype)
                 function(block.values, wide)
-                target.copy_(wide)
+                target.copy_(_within(wide, target.dtype))
 
     def fill_counters(self, counting: Updates) -> None:
         """Make the integer layers out of the clients that count."""
@@ -116,17 +116,27 @@ class Result:
         """Give the result in the caller's own kind and dtype."""
         if self._vector is None:
             return {layer.name: self._finished(layer) for layer in self._updates.layers}
-        vector = self._vector.to(self._updates.layers[0].dtype)
+        dtype = self._updates.layers[0].dtype
+        vector = _within(self._vector, dtype).to(dtype)
         return vector if self._updates.form is Form.TENSOR else vector.numpy()
 
     def _finished(self, layer: Layer) -> Tensor:
         source = self._updates.source
-        tensor = source.unflatten(layer, self._flat[layer.name].to(layer.dtype))
+        flat = self._flat[layer.name]
+        tensor = source.unflatten(layer, _within(flat, layer.dtype).to(layer.dtype))
         base = source.base_of(layer)
         if base is not None and is_variance(layer.name):
             # The new variance is base + change: keep it from falling below 0.
             tensor.copy_(torch.maximum(tensor, -base.to(tensor.dtype)))
         return tensor
+
+
+def _within(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keep numbers that are to be narrowed finite: a difference may leave float16's range."""
+    if wide.dtype == dtype:
+        return wide
+    most = torch.finfo(dtype).max
+    return wide.clamp(-most, most)
 
 
 def _lower_median(counting: Updates, layer: Layer) -> Tensor:

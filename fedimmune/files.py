@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 
-__all__ = ["load_mapped", "read_metadata", "write_atomically"]
+__all__ = ["load_mapped", "read_metadata", "writable", "write_atomically"]
 
 
 def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -28,8 +28,12 @@ def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         The file does not exist, is damaged or truncated, or is no safetensors file.
     """
     path = Path(path)
-    if not path.is_file():
-        problem = "is not a file" if path.exists() else "no such file"
+    try:
+        is_file, exists = path.is_file(), path.exists()
+    except OSError as error:  # a name too long, a circle of links
+        raise InputError(f"cannot be read: {error.strerror} ({path})") from error
+    if not is_file:
+        problem = "is not a file" if exists else "no such file"
         raise InputError(f"cannot be read: {problem} ({path})")
     try:
         with safe_open(path, framework="pt") as file:
@@ -58,7 +62,7 @@ def write_atomically(
     InputError
         The folder does not exist or cannot be written.
     """
-    path = Path(path)
+    path = writable(path)
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -75,6 +79,29 @@ def write_atomically(
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """Give the place that a new file at `path` will have, links followed.
+
+    Raises
+    ------
+    InputError
+        No file can be written there: there is no such folder, or something that is no file.
+    """
+    place = Path(os.path.realpath(path))
+    try:
+        exists, is_file, has_folder = place.exists(), place.is_file(), place.parent.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    if place.is_symlink():
+        raise InputError(f"cannot write {path}: it is a link in a circle")
+    if not has_folder:
+        raise InputError(f"cannot write {path}: there is no folder {place.parent}")
+    if exists and not is_file:
+        kind = "a folder" if place.is_dir() else "no ordinary file"
+        raise InputError(f"cannot write {path}: it is {kind}")
+    return place
 
 
 def _sync(path: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
-from fedimmune.files import load_mapped, read_metadata, write_atomically
+from fedimmune.files import load_mapped, read_metadata, writable, write_atomically
 from fedimmune.rules import Rule
 from fedimmune.rules.foolsgold import FoolsGold
 from fedimmune.updates import Updates
@@ -65,7 +65,7 @@ def aggregate_files(
         There is no result; nothing has been written.
     """
     paths = [Path(file) for file in files]
-    _refuse_to_overwrite(output, paths)
+    _check_places(output, history, paths, global_file)
     _take_up(rule, history)
     updates = Updates.from_files(
         paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
@@ -81,17 +81,25 @@ def aggregate_files(
     return aggregation
 
 
-def _refuse_to_overwrite(output: AnyPath | None, clients: Iterable[Path]) -> None:
-    if output is None:
-        return
-    target = Path(output).resolve()
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {output}: there is no folder {target.parent}")
-    if target.is_dir():
-        raise InputError(f"cannot write {output}: it is a folder")
-    for client in clients:
-        if client.resolve() == target:
-            raise InputError(f"the output {output} is one of the client files: choose another name")
+def _check_places(
+    output: AnyPath | None,
+    history: AnyPath | None,
+    clients: Iterable[Path],
+    global_file: AnyPath | None,
+) -> None:
+    """Refuse what could not be written, or would overwrite what was sent, before any work."""
+    taken = {os.path.realpath(client): "is one of the client files" for client in clients}
+    if output is not None:
+        place = str(writable(output))
+        if place in taken:
+            raise InputError(f"the output {output} {taken[place]}: choose another name")
+        taken[place] = "is the output too"
+    if history is not None:
+        if global_file is not None:
+            taken[os.path.realpath(global_file)] = "is the global model too"
+        place = str(writable(history))
+        if place in taken:
+            raise InputError(f"the history {history} {taken[place]}: choose another name")
 
 
 def _take_up(rule: Rule, history: AnyPath | None) -> None:

@@ -125,12 +125,15 @@ class Updates:
         """
         if isinstance(given, Updates):
             return given
-        members = list(given.values()) if isinstance(given, Mapping) else given
-        if not isinstance(members, np.ndarray | Tensor) and any(
-            isinstance(member, Mapping) for member in members
-        ):
-            return cls.from_states(given, **options)
-        return cls.from_vectors(given, **options)
+        if isinstance(given, np.ndarray | Tensor):
+            return cls.from_vectors(given, **options)
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+            raise InputError(f"expected one update a client, got {type(given).__name__}")
+        many = given if isinstance(given, Mapping) else list(given)
+        members = many.values() if isinstance(many, Mapping) else many
+        if any(isinstance(member, Mapping | torch.nn.Module) for member in members):
+            return cls.from_states(many, **options)
+        return cls.from_vectors(many, **options)
 
     @classmethod
     def from_states(
@@ -155,7 +158,7 @@ class Updates:
         samples
             How many samples each client says it trained on.
         """
-        return cls._from_states(updates, None, clients, buffers, samples)
+        return cls._from_states(updates, clients, buffers, samples)
 
     @classmethod
     def from_models(
@@ -172,13 +175,8 @@ class Updates:
         Differences are taken block by block while reading; nothing is copied whole. For the
         parameters see `from_states`.
         """
-        base, problem = _tensors(global_model)
-        if problem is not None or not base:
-            raise InputError(f"the global model {problem or 'is empty: it holds no layers'}")
-        for name, tensor in base.items():
-            if tensor.dtype in FLOATS and not bool(torch.isfinite(tensor).all()):
-                raise InputError(f"the global model's layer {name!r} holds NaN or infinite values")
-        return cls._from_states(models, base, clients, buffers, samples)
+        base = _global_tensors(global_model)
+        return cls._from_states(models, clients, buffers, samples, base=base, pattern=base)
 
     @classmethod
     def from_files(
@@ -204,6 +202,7 @@ class Updates:
             The model that the clients started from.
         are_updates
             The files hold differences; by default they hold models, and `global_file` is needed.
+            Where it is given all the same, it says which layers are right.
         buffers, samples
             As in `from_states`.
         """
@@ -223,15 +222,17 @@ class Updates:
             except InputError as error:
                 states.append({})
                 unreadable.append(str(error))
-        base: dict[str, Tensor] | None = None
-        if global_file is not None and not are_updates:
+        pattern: dict[str, Tensor] | None = None
+        if global_file is not None:
             try:
-                base = load_mapped(global_file)
+                mapped = load_mapped(global_file)
             except InputError as error:
                 raise InputError(f"the global model {error}") from error
-        if base is not None:
-            cls.from_models([], base)  # refuses an empty or broken global model
-        return cls._from_states(states, base, ids, buffers, samples, unreadable)
+            pattern = _global_tensors(mapped)
+        base = None if are_updates else pattern
+        return cls._from_states(
+            states, ids, buffers, samples, base=base, pattern=pattern, known_reasons=unreadable
+        )
 
     @classmethod
     def from_vectors(
@@ -304,19 +305,22 @@ class Updates:
                 flat, problem = torch.empty(0), f"is no vector but {type(vector).__name__}"
             states.append({} if problem else {_VECTOR_LAYER: flat})
             reasons.append(problem)
-        updates = cls._from_states(states, None, clients, (), samples, reasons)
+        updates = cls._from_states(states, clients, (), samples, known_reasons=reasons)
         return replace(updates, form=form)
 
     @classmethod
     def _from_states(
         cls,
         given: Mapping[Any, State] | Sequence[State],
-        base: dict[str, Tensor] | None,
         clients: Sequence[ClientId] | None,
         buffers: Iterable[str],
         samples: Mapping[Any, float] | Sequence[float] | None,
+        *,
+        base: dict[str, Tensor] | None = None,
+        pattern: dict[str, Tensor] | None = None,
         known_reasons: Sequence[str | None] | None = None,
     ) -> Updates:
+        """Screen state dicts: `base` is subtracted, `pattern` says which layers are right."""
         if isinstance(given, Mapping):
             if clients is not None:
                 raise InputError("a mapping already names its clients: leave out clients=")
@@ -329,8 +333,8 @@ class Updates:
             states.append(state)
             reasons.append(known or problem)
         usable = [s for s, reason in zip(states, reasons, strict=True) if reason is None]
-        patterns = tuple(buffers)
-        layers = common_layers(usable, patterns) if base is None else layers_of(base, patterns)
+        names = tuple(buffers)
+        layers = common_layers(usable, names) if pattern is None else layers_of(pattern, names)
         reasons = [
             reason or mismatch(state, layers) for state, reason in zip(states, reasons, strict=True)
         ]
@@ -353,7 +357,8 @@ class Updates:
         seen: set[ClientId] = set()
         for row, (client, reason) in enumerate(zip(ids, reasons, strict=True)):
             if client in seen:
-                rejected[client] = "its id is there twice; only the first is counted"
+                first = f"{rejected[client]}; besides, " if client in rejected else ""
+                rejected[client] = f"{first}its id is there twice; only the first is counted"
             elif reason is not None:
                 rejected[client] = reason
             else:
@@ -493,6 +498,16 @@ def _counts(
     for client, count in zip(ids, samples, strict=True):
         counts.setdefault(client, count)
     return counts
+
+
+def _global_tensors(model: Any) -> dict[str, Tensor]:
+    tensors, problem = _tensors(model)
+    if problem is not None or not tensors:
+        raise InputError(f"the global model {problem or 'is empty: it holds no layers'}")
+    for name, tensor in tensors.items():
+        if tensor.dtype in FLOATS and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"the global model's layer {name!r} holds NaN or infinite values")
+    return tensors
 
 
 def _tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:

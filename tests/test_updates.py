@@ -84,10 +84,25 @@ def test_integer_arrays_are_read_as_numbers() -> None:
     assert create("mean")(torch.tensor([[1, 2], [2, 4]])).dtype == torch.float32
 
 
-@pytest.mark.parametrize("given", [torch.ones(3), torch.ones(2, 3, 4), np.float64(3)])
+@pytest.mark.parametrize("given", [torch.ones(3), torch.ones(2, 3, 4), np.float64(3), 7, "abc"])
 def test_what_is_no_round_is_refused_whole(given: Any) -> None:
-    with pytest.raises((InputError, TypeError)):
+    with pytest.raises(InputError, match="expected one"):
         create("mean")(given)
+
+
+def test_any_iterable_will_do() -> None:
+    assert create("mean")(torch.full((2,), float(i)) for i in range(3)).tolist() == [1, 1]
+    states = ({"w": torch.full((2,), float(i))} for i in range(3))
+    assert create("mean").aggregate(states).update["w"].tolist() == [1, 1]
+
+
+def test_a_global_file_says_which_layers_updates_have(tmp_path: Path) -> None:
+    for name, state in {"g": {"w": W}, "a": {"w": W}, "b": {"x": W}, "c": {"x": W}}.items():
+        save_file(state, tmp_path / f"{name}.safetensors")
+    files = [tmp_path / f"{client}.safetensors" for client in "abc"]
+    updates = Updates.from_files(files, global_file=tmp_path / "g.safetensors", are_updates=True)
+    assert updates.clients == ("a",)
+    assert create("mean").aggregate(updates).update["w"].tolist() == W.tolist()
 
 
 @pytest.mark.parametrize("empty", [[], {}, torch.ones(0, 3), np.ones((4, 0)), [[], []], [{}, {}]])

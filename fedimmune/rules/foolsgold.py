@@ -19,7 +19,7 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.geometry import measure
 from fedimmune.rules.base import Weighing, WeightRule
-from fedimmune.rules.checks import number
+from fedimmune.rules.checks import flag, number
 from fedimmune.rules.history import History
 from fedimmune.updates import Updates
 
@@ -52,7 +52,7 @@ class FoolsGold(WeightRule):
 
     def __init__(self, *, confidence: float = 1.0, history: bool = False) -> None:
         self.confidence = number(self.name, "confidence", confidence, above=0)
-        self.history = bool(history)
+        self.history = flag(self.name, "history", history)
         self.memory = History()
 
     @property

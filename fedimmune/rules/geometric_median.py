@@ -33,14 +33,14 @@ class GeometricMedian(GeometryRule):
     Parameters
     ----------
     steps
-        How many steps at most; most rounds need a few dozen.
+        How many steps at most; most rounds need a few dozen, and a step takes microseconds.
     """
 
     name = "geometric-median"
     summary = "RFA: the point with the smallest sum of distances"
     paper = "Pillutla et al., IEEE TSP 2022"
 
-    def __init__(self, *, steps: int = 1000) -> None:
+    def __init__(self, *, steps: int = 10_000) -> None:
         self.steps = whole(self.name, "steps", steps, 1)
 
     def weigh_geometry(self, geometry: Geometry) -> Weighing:

@@ -96,6 +96,8 @@ class History:
                 sums[clients[int(index)]][name] = tensor.clone()
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise InputError(f"{path} is damaged: its clients and tensors disagree") from error
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+            raise InputError(f"{path} is damaged: it holds NaN or infinite values")
         return cls(sums)
 
 

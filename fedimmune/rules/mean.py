@@ -13,9 +13,10 @@ from statistics import median
 
 import torch
 
+from fedimmune.aggregation import Verdict
 from fedimmune.errors import InputError
 from fedimmune.rules.base import Weighing, WeightRule
-from fedimmune.rules.checks import number
+from fedimmune.rules.checks import flag, number
 from fedimmune.updates import Updates
 
 __all__ = ["Mean"]
@@ -36,10 +37,11 @@ class Mean(WeightRule):
 
     name = "mean"
     summary = "FedAvg: every client counts equally, or by its sample count with a cap"
+    unweighted_means = Verdict.UNUSED
     paper = "McMahan et al., AISTATS 2017"
 
     def __init__(self, *, by_samples: bool = False, cap: float = 2.0) -> None:
-        self.by_samples = bool(by_samples)
+        self.by_samples = flag(self.name, "by_samples", by_samples)
         self.cap = number(self.name, "cap", cap, above=0)
 
     def screen(self, updates: Updates) -> Updates:
@@ -58,9 +60,11 @@ class Mean(WeightRule):
     def weigh(self, updates: Updates) -> Weighing:
         if not self.by_samples or updates.samples is None:
             return Weighing(_equal(len(updates)))
-        counts = [float(updates.samples[client]) for client in updates.clients]
-        most = self.cap * median([count for count in counts if count > 0] or [0.0])
-        capped = torch.tensor([min(count, most) for count in counts], dtype=torch.float64)
+        claims = [float(updates.samples[client]) for client in updates.clients]
+        # In units of the median claim, so that no claim is too large to be added up.
+        unit = median([claim for claim in claims if claim > 0] or [1.0])
+        shares = [min(claim / unit, self.cap) for claim in claims]
+        capped = torch.tensor(shares, dtype=torch.float64)
         if capped.sum() == 0:
             return Weighing(_equal(len(updates)))  # nobody has trained: nobody counts for more
         return Weighing(capped / capped.sum())
