@@ -27,12 +27,15 @@ class Source(Protocol):
         ...
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
-        """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to."""
+        """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to.
+
+        `buffer` is flat memory of the layer's compute dtype for at least that many values.
+        """
         ...
 
     @property
     def needs_buffer(self) -> bool:
-        """Whether `read` wants an (n, columns) buffer of the layer's compute dtype."""
+        """Whether `read` wants memory to gather a block in."""
         ...
 
     def counters(self, layer: Layer) -> Tensor:
@@ -70,14 +73,18 @@ class MatrixSource:
 
     @property
     def needs_buffer(self) -> bool:
-        return False
+        return self._rows is not None
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
         offset = self._offsets[layer.name]
         block = self._values[:, offset + start : offset + stop]
-        if self._rows is not None:
-            block = block.index_select(0, self._rows)
-        return block.to(layer.compute_dtype)
+        if self._rows is None:
+            return block.to(layer.compute_dtype)
+        assert buffer is not None
+        chosen = _shaped(buffer, len(self._rows), stop - start)
+        if block.dtype == chosen.dtype:
+            return torch.index_select(block, 0, self._rows, out=chosen)
+        return chosen.copy_(block.index_select(0, self._rows))
 
     def counters(self, layer: Layer) -> Tensor:
         raise AssertionError("a matrix of floating-point numbers has no integer layers")
@@ -124,16 +131,18 @@ class StateSource:
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
         assert buffer is not None
         self._use(layer)
-        block = buffer[:, : stop - start]
-        base = None if self._flat_base is None else self._flat_base[start:stop]
-        for target, row in zip(block, self._flat_rows, strict=True):
-            values = row[start:stop]
-            if base is None:
-                target.copy_(values)
-            elif values.dtype == target.dtype and values.device == target.device:
-                torch.sub(values, base, out=target)
+        block = _shaped(buffer, len(self._states), stop - start)
+        parts = [row[start:stop] for row in self._flat_rows]
+        alike = all(p.dtype == block.dtype and p.device == block.device for p in parts)
+        if self._flat_base is None and alike:
+            return torch.stack(parts, out=block)  # one call is quicker than n copies
+        for target, part in zip(block, parts, strict=True):
+            if self._flat_base is None:
+                target.copy_(part)
+            elif alike:
+                torch.sub(part, self._flat_base[start:stop], out=target)
             else:
-                target.copy_(values).sub_(base)
+                target.copy_(part).sub_(self._flat_base[start:stop])
         return block
 
     def counters(self, layer: Layer) -> Tensor:
@@ -170,3 +179,8 @@ class StateSource:
             base = self.flatten(layer, self._base[layer.name])
             self._flat_base = base.to(device=self.device, dtype=layer.compute_dtype)
         self._flat_name = layer.name
+
+
+def _shaped(buffer: Tensor, n: int, columns: int) -> Tensor:
+    """Give the start of a flat buffer as a block."""
+    return buffer[: n * columns].view(n, columns)

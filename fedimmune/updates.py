@@ -432,8 +432,8 @@ class Updates:
         dtype = layer.compute_dtype
         if dtype not in buffers:
             widest = max(other.size for other in self.layers if other.compute_dtype == dtype)
-            shape = (len(self), min(self.columns, widest))
-            buffers[dtype] = torch.empty(shape, dtype=dtype, device=self.device)
+            values = len(self) * min(self.columns, widest)
+            buffers[dtype] = torch.empty(values, dtype=dtype, device=self.device)
         return buffers[dtype]
 
     # ---------------------------------------------------------------- leaving clients out

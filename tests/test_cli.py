@@ -258,6 +258,13 @@ def test_the_printed_weights_are_the_rules(folder: Path, rule: str) -> None:
         assert (verdict == "trusted") == (weights[client] > 0)
 
 
+def test_the_printed_scores_are_krums(folder: Path) -> None:
+    printed = aggregate("--rule", "krum", "--set", "attackers=2", *FILES)
+    base, models = load_arrays(folder / BASE), [load_arrays(folder / file) for file in FILES]
+    expected = krum_scores(rows(models, PARAMETERS) - rows([base], PARAMETERS), 2)
+    assert list(clients(printed, "score").values()) == pytest.approx(expected, rel=1e-4)
+
+
 def test_rules_of_coordinates_print_no_weights() -> None:
     assert set(clients(aggregate(*FILES), "weight").values()) == {None}
 
@@ -319,6 +326,16 @@ def test_updates_without_a_global_model_give_the_update_itself() -> None:
     assert result.exit_code == 0
     sent = [load_arrays(file)["fc.weight"].astype(np.float64) for file in FILES[:3]]
     np.testing.assert_allclose(load_arrays(NEXT)["fc.weight"], sum(sent) / 3, atol=1e-6)
+
+
+def test_a_variance_does_not_fall_below_0(folder: Path) -> None:
+    for file in FILES[:3]:
+        change(folder / file, bn__running_var=torch.tensor([-9.0, 0.0, 1.0, 2.0]))
+    aggregate(*FILES[:3], "-o", NEXT)
+    assert load_file(NEXT)["bn.running_var"].tolist() == pytest.approx([0, 0, 1, 2], abs=1e-6)
+    aggregate("--updates", *FILES[:3], "-o", NEXT)
+    sums = load_file(BASE)["bn.running_var"] + torch.tensor([-9.0, 0.0, 1.0, 2.0])
+    assert torch.equal(load_file(NEXT)["bn.running_var"], sums.clamp(min=0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -141,4 +141,4 @@ class _WithPast:
 def _room(source: Source, layer: Layer, n: int) -> Tensor | None:
     if not source.needs_buffer:
         return None
-    return torch.empty(n, layer.size, dtype=layer.compute_dtype, device=source.device)
+    return torch.empty(n * layer.size, dtype=layer.compute_dtype, device=source.device)

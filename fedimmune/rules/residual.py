@@ -34,7 +34,7 @@ from fedimmune.updates import CHUNK, Updates
 
 __all__ = ["Residual"]
 
-_STRIP_SLOPES = 2_400_000
+_STRIP_SLOPES = 1_200_000
 """How many slopes are worked on at a time; there are n(n − 1) in a column, and all must fit."""
 
 
