@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,12 +30,14 @@ from fedimmune.rules.base import Rule, Weighing
 from fedimmune.rules.checks import fraction, number
 from fedimmune.sorting import Sorter
 from fedimmune.summing import add_in_order
-from fedimmune.updates import CHUNK, Updates
+from fedimmune.updates import CHUNK, Block, Updates
 
 __all__ = ["Residual"]
 
-_STRIP_SLOPES = 1_200_000
-"""How many slopes are worked on at a time; there are n(n − 1) in a column, and all must fit."""
+_BLOCK_VALUES = 400_000
+"""How many values are worked on at a time: a dozen arrays of that size have to fit the cache."""
+_STRIP_SLOPES = 2_400_000
+"""How many slopes are taken at a time."""
 
 
 class Residual(Rule):
@@ -83,11 +85,10 @@ class Residual(Rule):
         n = len(updates)
         regression = _Regression(n, self.bound)
         totals = torch.zeros(n, dtype=torch.float64)
-        for block in updates.blocks(updates.of_kind(Kind.PARAMETER), check=True):
-            for values, slope in _strips(block.values, slopes.columns(block)):
-                fit = regression(values, slope, slope_is_known=False)
-                told_apart = fit.confidence * _deviation(fit.confidence)
-                add_in_order(totals, _by_chunk(told_apart))
+        for block in _small_blocks(updates, check=True):
+            fit = regression(block.values, slopes.columns(block), slope_is_known=False)
+            told_apart = fit.confidence * _deviation(fit.confidence)
+            add_in_order(totals, _by_chunk(told_apart))
         if float(totals.sum()) == 0:
             return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out anywhere
         return totals / totals.sum()
@@ -95,17 +96,16 @@ class Residual(Rule):
     def _fill_parameters(self, updates: Updates, result: Result, weights: Tensor) -> None:
         regression = _Regression(len(updates), self.bound)
         add_up = weighted_sum(weights)
-        for block in updates.blocks(updates.of_kind(Kind.PARAMETER), check=False):
-            for values, out in _strips(block.values, result.columns(block)):
-                fit = regression(values, out, slope_is_known=True)
-                add_up(torch.where(fit.confidence >= self.threshold, values, fit.line), out)
+        for block in _small_blocks(updates, check=False):
+            out = result.columns(block)
+            fit = regression(block.values, out, slope_is_known=True)
+            add_up(torch.where(fit.confidence >= self.threshold, block.values, fit.line), out)
 
 
-def _strips(values: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    n = len(values)
-    width = max(1, _STRIP_SLOPES // (n * (n - 1)) // CHUNK) * CHUNK
-    for start in range(0, values.shape[1], width):
-        yield values[:, start : start + width], out[start : start + width]
+def _small_blocks(updates: Updates, *, check: bool) -> Iterator[Block]:
+    columns = updates.block_columns or _BLOCK_VALUES // len(updates)
+    small = replace(updates, block_columns=columns)
+    return small.blocks(updates.of_kind(Kind.PARAMETER), check=check)
 
 
 def _by_chunk(values: Tensor) -> Tensor:
@@ -122,13 +122,13 @@ class _Fit:
 
 
 class _Regression:
-    """The regression of n clients' values on their ranks, in every column of a strip at once."""
+    """The regression of n clients' values on their ranks, in every column of a block at once."""
 
     def __init__(self, n: int, bound: float) -> None:
         self._n = n
         self._sort = Sorter(n)
         self._median_of_all = _MedianSorter(n)
-        self._median_of_others = _MedianSorter(n - 1)
+        self._median_slopes = _MedianSlopes(n)
         self._median_but_smallest = _MedianSorter(n, leave_out_smallest=True)
         self._believed = bound * math.sqrt(2 / n) * 1.4826 * (1 + 5 / (n - 1))
 
@@ -152,9 +152,35 @@ class _Regression:
         return _Fit(confidence, line)
 
     def _repeated_median(self, ordered: Tensor) -> Tensor:
-        """The median over clients of the median slope to the others; `ordered` is ascending."""
-        n = self._n
-        slopes = ordered.new_empty(n - 1, n, ordered.shape[1])
+        """The median over clients of the median slope to the others; `ordered` is ascending.
+
+        There are n(n − 1) slopes in a column, by far the most work of the rule, so they are taken
+        in strips that fit the cache.
+        """
+        width = max(1, _STRIP_SLOPES // (self._n * (self._n - 1)))
+        medians = torch.empty_like(ordered)
+        for values, found in zip(ordered.split(width, 1), medians.split(width, 1), strict=True):
+            found.copy_(self._median_slopes(values))
+        return self._median_of_all(medians)
+
+
+class _MedianSlopes:
+    """Each client's median slope to the others."""
+
+    def __init__(self, n: int) -> None:
+        self._median = _MedianSorter(n - 1)
+        self._memory = torch.empty(0)
+
+    def __call__(self, ordered: Tensor) -> Tensor:
+        """Turn ascending values, (n, columns), into medians of slopes, (n, columns)."""
+        return self._median(self._slopes(ordered))
+
+    def _slopes(self, ordered: Tensor) -> Tensor:
+        n, columns = ordered.shape
+        values = (n - 1) * n * columns
+        if self._memory.numel() < values or self._memory.dtype != ordered.dtype:
+            self._memory = ordered.new_empty(values)
+        slopes = self._memory[:values].view(n - 1, n, columns)
         for lag in range(1, n):
             # The slope from rank i to i + lag belongs to both: to i as its lag-th neighbour,
             # counted round the circle, and to i + lag as its (n - lag)-th.
@@ -162,7 +188,7 @@ class _Regression:
             torch.sub(ordered[lag:], ordered[:-lag], out=between)
             between /= lag
             slopes[n - lag - 1, lag:] = between
-        return self._median_of_all(self._median_of_others(slopes))
+        return slopes
 
 
 class _MedianSorter:
