@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -19,6 +20,7 @@ from fedimmune.updates import ClientId
 __all__ = ["Aggregation", "Judgement", "Verdict"]
 
 _REPR_CLIENTS = 12
+_NARROW = 80
 
 
 class Verdict(StrEnum):
@@ -131,14 +133,18 @@ class Aggregation:
             ],
         }
 
-    def __rich__(self) -> Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table that the command line shows."""
+        yield self._table(narrow=options.max_width < _NARROW)
+
+    def _table(self, *, narrow: bool) -> Table:
         table = Table(title=f"{self.rule}: {_tally(self.judgements)}", title_justify="left")
         table.add_column("client", no_wrap=True)
         if self.weights is not None:
             table.add_column("weight", justify="right")
+        if self.weights is not None and not narrow:
             table.add_column("", min_width=10)
-        if self.scores is not None:
+        if self.scores is not None and not narrow:
             table.add_column("score", justify="right")
         table.add_column("verdict", no_wrap=True)
         table.add_column("reason", overflow="fold")
@@ -147,13 +153,10 @@ class Aggregation:
             style = _STYLES[j.verdict]
             cells = [Text(str(j.client))]
             if self.weights is not None:
-                weight = j.weight or 0.0
-                bar = "█" * round(10 * weight / largest)
-                cells += [
-                    Text("–" if j.weight is None else f"{weight:.4f}"),
-                    Text(bar, style=style),
-                ]
-            if self.scores is not None:
+                cells.append(Text("–" if j.weight is None else f"{j.weight:.4f}"))
+            if self.weights is not None and not narrow:
+                cells.append(Text("█" * round(10 * (j.weight or 0) / largest), style=style))
+            if self.scores is not None and not narrow:
                 cells.append(Text("–" if j.score is None else f"{j.score:.4g}"))
             cells += [Text(j.verdict, style=style), Text(j.reason)]
             table.add_row(*cells)

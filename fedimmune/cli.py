@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def main() -> None:
     try:
         app()
     except FedimmuneError as error:
-        typer.echo(f"fedimmune: {error}", err=True)
+        typer.echo(f"fedimmune: {' '.join(str(error).split())}", err=True)
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == _INTERRUPTED:
@@ -113,6 +114,7 @@ def aggregate(
     if history is not None and rule == "foolsgold":
         parameters.setdefault("history", True)
     made = _make(rule, parameters)
+    _check_told(made, files, samples)
     if global_model is None and not updates:
         raise InputError(
             "client models need the global model that they started from: give --global FILE, "
@@ -191,7 +193,8 @@ def _console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without β and █ gets a ? there
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    known = console.is_terminal or "COLUMNS" in os.environ
+    return console if known else Console(width=_WIDE)
 
 
 @contextmanager
@@ -212,6 +215,19 @@ def _make(name: str, parameters: dict[str, Any]) -> Rule:
     from fedimmune.rules import create
 
     return create(name, **parameters)
+
+
+def _check_told(rule: Rule, files: list[Path], samples: Path | None) -> None:
+    """Refuse what a rule is told of clients that are not there, or not told though it has to be."""
+    from fedimmune.rules.mean import Mean
+    from fedimmune.rules.oracle import Oracle
+
+    if isinstance(rule, Mean) and rule.by_samples and samples is None:
+        raise InputError("mean by samples needs sample counts: give --samples FILE")
+    if isinstance(rule, Oracle):
+        strangers = ((rule.attackers or set()) | (rule.benign or set())) - {f.stem for f in files}
+        if strangers:
+            raise ParameterError(f"oracle: there is no client {sorted(strangers)[0]!r}")
 
 
 def _setting(rule: str, text: str) -> tuple[str, Any]:

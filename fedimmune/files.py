@@ -6,7 +6,7 @@ Nothing here uses pickle: a client's file is hostile until shown otherwise.
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,16 +65,19 @@ def write_atomically(
     path = writable(path)
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     try:
+        # A replaced file keeps its permissions; a new one gets what any new file gets here.
+        mode = os.stat(path if path.exists() else temporary).st_mode & 0o777
         os.close(handle)
         save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
         _sync(temporary)
-        os.chmod(temporary, _mode_for(path))
+        os.chmod(temporary, mode)  # save_file makes a file of its own
         os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         raise InputError(f"cannot write {path}: {error}") from error
     finally:
         if os.path.exists(temporary):
@@ -109,13 +112,6 @@ def _sync(path: str) -> None:
     try:
         os.fsync(handle)
     finally:
+        # A replaced file keeps its permissions; a new one gets what any new file gets here.
+        mode = os.stat(path if path.exists() else temporary).st_mode & 0o777
         os.close(handle)
-
-
-def _mode_for(path: Path) -> int:
-    """Give a replaced file's permissions, or those that any new file would get."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

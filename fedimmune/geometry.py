@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedimmune.errors import InputError
 from fedimmune.layers import Kind, Layer
 from fedimmune.summing import add_in_order
 from fedimmune.updates import CHUNK, ClientId, NonFiniteError, Updates
@@ -123,6 +124,8 @@ def measure(updates: Updates) -> Geometry:
         finite ones too large to be squared.
     """
     layers = updates.of_kind(Kind.PARAMETER)
+    if not any(layer.size for layer in layers):
+        raise InputError("there is nothing to measure: every layer is a buffer")
     n = len(updates)
     about_centre = torch.zeros(len(layers), n, n, dtype=torch.float64)
     with_centre = torch.zeros(len(layers), n, dtype=torch.float64)

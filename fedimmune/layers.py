@@ -21,6 +21,7 @@ __all__ = [
     "is_variance",
     "layers_of",
     "mismatch",
+    "shown",
 ]
 
 BUFFER_NAMES = ("*running_mean", "*running_var", "*num_batches_tracked")
@@ -136,21 +137,29 @@ def mismatch(state: Mapping[str, Tensor], layers: Sequence[Layer]) -> str | None
     expected = {layer.name for layer in layers}
     extra = [name for name in state if name not in expected]
     if extra:
-        return f"has a layer that the model has not: {extra[0]!r}{_and_more(extra)}"
+        return f"has a layer that the model has not: {shown(extra[0])}{_and_more(extra)}"
     missing = [layer.name for layer in layers if layer.name not in state]
     if missing:
-        return f"lacks layer {missing[0]!r}{_and_more(missing)}"
+        return f"lacks layer {shown(missing[0])}{_and_more(missing)}"
     for layer in layers:
-        tensor = state[layer.name]
+        tensor, name = state[layer.name], shown(layer.name)
         if tuple(tensor.shape) != layer.shape:
-            return f"layer {layer.name!r} has shape {tuple(tensor.shape)}, expected {layer.shape}"
+            return f"layer {name} has shape {tuple(tensor.shape)}, expected {layer.shape}"
         is_float, wants_float = tensor.dtype in FLOATS, layer.dtype in FLOATS
-        if is_float != wants_float or not (is_float or tensor.dtype in _INTEGERS):
-            found, wanted = _dtype_name(tensor.dtype), _dtype_name(layer.dtype)
-            return f"layer {layer.name!r} holds {found}, expected {wanted}"
+        found, wanted = _dtype_name(tensor.dtype), _dtype_name(layer.dtype)
+        if is_float != wants_float:
+            return f"layer {name} holds {found}, expected {wanted}"
+        if not is_float and tensor.dtype not in _INTEGERS:
+            return f"layer {name} holds {found}, which cannot be aggregated"
     if not any(layer.size for layer in layers):
         return "is empty: its layers hold no values"
     return None
+
+
+def shown(name: object) -> str:
+    """Show a layer's name in a reason of one line: a client may have sent any text."""
+    text = repr(name)
+    return text if len(text) <= 80 else f"{text[:77]}…'"
 
 
 def _and_more(names: Sequence[str]) -> str:

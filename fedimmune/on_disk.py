@@ -106,7 +106,7 @@ def _take_up(rule: Rule, history: AnyPath | None) -> None:
     if history is None:
         return
     if not isinstance(rule, FoolsGold) or not rule.has_history:
-        raise InputError(f"{rule.name} keeps no history; foolsgold does, with history=true")
+        raise InputError(f"{rule.name} keeps no history; only foolsgold with history=true does")
     if Path(history).exists():
         rule.restore(history)
 

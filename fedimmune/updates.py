@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped
-from fedimmune.layers import FLOATS, Kind, Layer, common_layers, layers_of, mismatch
+from fedimmune.layers import FLOATS, Kind, Layer, common_layers, layers_of, mismatch, shown
 from fedimmune.sources import MatrixSource, Source, StateSource
 
 __all__ = ["CHUNK", "Block", "ClientId", "Form", "NonFiniteError", "Updates", "UpdatesLike"]
@@ -463,7 +463,7 @@ class Updates:
             doubtful = (~torch.isfinite(block.values.sum(dim=1))).nonzero().flatten().tolist()
             for row in doubtful:
                 if not bool(torch.isfinite(block.values[row]).all()):
-                    reason = f"layer {block.layer.name!r} holds NaN or infinite values"
+                    reason = f"layer {shown(block.layer.name)} holds NaN or infinite values"
                     reasons.setdefault(self.clients[row], reason)
         if self.form is not Form.STATE:
             reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
@@ -519,11 +519,11 @@ def _tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
         if not isinstance(name, str):
-            return {}, f"has a layer whose name is no text: {name!r}"
+            return {}, f"has a layer whose name is no text: {shown(name)}"
         try:
             tensors[name] = _as_tensor(value)
         except (TypeError, ValueError, RuntimeError):
-            return {}, f"layer {name!r} is no tensor but {type(value).__name__}"
+            return {}, f"layer {shown(name)} is no dense tensor but {type(value).__name__}"
     return tensors, None
 
 

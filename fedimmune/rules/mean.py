@@ -77,10 +77,12 @@ def _equal(n: int) -> torch.Tensor:
 def _objection(count: object) -> str | None:
     if count is None:
         return "sent no sample count"
+    if isinstance(count, bool | str | bytes):
+        return f"its sample count is no number: {str(count)[:40]!r}"
     try:
         value = float(count)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return f"its sample count is no number: {count!r}"
+        return f"its sample count is no number: {type(count).__name__}"
     if not math.isfinite(value) or value < 0:
         return f"its sample count is not a number from 0 on: {count!r}"
     return None

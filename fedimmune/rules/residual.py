@@ -139,7 +139,7 @@ class _Regression:
             middle = self._median_of_all(values)
         else:
             ordered = torch.stack(self._sort(values))
-            middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+            middle = ordered[(n - 1) // 2] / 2 + ordered[n // 2] / 2
             slope.copy_(self._repeated_median(ordered))
         rank = _centred_ranks(values)
         line = torch.addcmul(middle, rank, slope)
@@ -201,7 +201,7 @@ class _MedianSorter:
 
     def __call__(self, rows: Tensor) -> Tensor:
         found = self._sorter(rows)
-        return found[0].clone() if len(found) == 1 else (found[0] + found[1]).mul_(0.5)
+        return found[0].clone() if len(found) == 1 else found[0] / 2 + found[1] / 2
 
 
 def _deviation(values: Tensor) -> Tensor:
