@@ -112,6 +112,4 @@ def _sync(path: str) -> None:
     try:
         os.fsync(handle)
     finally:
-        # A replaced file keeps its permissions; a new one gets what any new file gets here.
-        mode = os.stat(path if path.exists() else temporary).st_mode & 0o777
         os.close(handle)
