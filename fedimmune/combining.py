@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from fedimmune.layers import Kind, Layer, is_variance
+from fedimmune.sources import Rows
 from fedimmune.updates import Block, Form, Updates
 
 __all__ = ["ColumnFunction", "Result", "combine", "weighted_sum"]
 
-ColumnFunction = Callable[[Tensor, Tensor], None]
-"""Takes an (n, columns) block, not to be written to, and fills a vector of `columns` numbers."""
+ColumnFunction = Callable[[Rows, Tensor], None]
+"""Takes n rows, not to be written to, and fills a vector of as many columns."""
 
 
 def weighted_sum(weights: Tensor) -> ColumnFunction:
@@ -31,12 +32,18 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
         One weight a row, (n,).
     """
     by_kind: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+    numbers = weights.tolist()
 
-    def add_up(block: Tensor, out: Tensor) -> None:
-        kind = (block.dtype, block.device)
-        if kind not in by_kind:
-            by_kind[kind] = weights.to(device=block.device, dtype=block.dtype)
-        torch.mv(block.T, by_kind[kind], out=out)
+    def add_up(rows: Rows, out: Tensor) -> None:
+        if isinstance(rows, Tensor):
+            kind = (rows.dtype, rows.device)
+            if kind not in by_kind:
+                by_kind[kind] = weights.to(device=rows.device, dtype=rows.dtype)
+            torch.mv(rows.T, by_kind[kind], out=out)
+        else:
+            torch.mul(rows[0], numbers[0], out=out)
+            for row, number in zip(rows[1:], numbers[1:], strict=True):
+                out.add_(row, alpha=number)
 
     return add_up
 
@@ -99,12 +106,12 @@ class Result:
     def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
         """Make parts of the result out of blocks."""
         for block in blocks:
-            target = self.columns(block)
-            if target.dtype == block.values.dtype:
-                function(block.values, target)
+            target, dtype = self.columns(block), block.rows[0].dtype
+            if target.dtype == dtype:
+                function(block.rows, target)
             else:
-                wide = torch.empty_like(target, dtype=block.values.dtype)
-                function(block.values, wide)
+                wide = torch.empty_like(target, dtype=dtype)
+                function(block.rows, wide)
                 target.copy_(_within(wide, target.dtype))
 
     def fill_counters(self, counting: Updates) -> None:

@@ -131,7 +131,7 @@ def measure(updates: Updates) -> Geometry:
     with_centre = torch.zeros(len(layers), n, dtype=torch.float64)
     of_centre = torch.zeros(len(layers), dtype=torch.float64)
     rows = {layer.name: row for row, layer in enumerate(layers)}
-    for block in updates.blocks(layers, check=False):
+    for block in updates.blocks(layers, check=False, stacked=True):
         gram = about_centre[rows[block.layer.name]]
         _add_products(gram, block.values)
     if not updates.is_checked and not bool(torch.isfinite(about_centre).all()):
@@ -194,7 +194,7 @@ def _measure_about_centre(
     """Measure a layer's differences to one client in float64, with the centre as one more row."""
     n = len(updates)
     total = torch.zeros(n + 1, n + 1, dtype=torch.float64)
-    for block in updates.blocks([layer], check=False):
+    for block in updates.blocks([layer], check=False, stacked=True):
         for start in range(0, block.values.shape[1], _EXACT_COLUMNS):
             part = block.values[:, start : start + _EXACT_COLUMNS].cpu().to(torch.float64)
             middle = part[centre]

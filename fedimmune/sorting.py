@@ -8,12 +8,14 @@ step left out that the wanted ranks do not need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from fedimmune.sources import Rows
 
 __all__ = ["Sorter"]
 
@@ -49,7 +51,7 @@ class Sorter:
         self._steps = _network(n, frozenset(self._wanted), frozenset(interchangeable))
         self._spare = torch.empty(0)
 
-    def __call__(self, rows: Sequence[Tensor] | Tensor) -> list[Tensor]:
+    def __call__(self, rows: Rows) -> list[Tensor]:
         """Return the wanted ranks, each a tensor like a row; valid until the next call.
 
         Rows may have any shape. They are never written to; what is returned may be one of them.

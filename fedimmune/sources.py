@@ -1,21 +1,24 @@
 """Where a round's numbers lie: one stacked matrix, or one state dict a client.
 
-Both hand out the same thing, an (n, columns) block of one layer in the dtype that rules compute
-in. A matrix gives views; state dicts are gathered into a small buffer that stays in the cache, so
-that a round is never stacked whole.
+Both hand out the same thing, columns of one layer in the dtype that rules compute in: as an
+(n, columns) tensor, or as n rows where that is enough. A matrix gives views; state dicts give their
+rows, or are gathered into a small buffer that stays in the cache: a round is never stacked whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedimmune.layers import Layer
 
-__all__ = ["MatrixSource", "Source", "StateSource"]
+__all__ = ["MatrixSource", "Rows", "Source", "StateSource"]
+
+Rows: TypeAlias = Sequence[Tensor] | Tensor
+"""One row a client: a sequence of vectors, or an (n, columns) tensor."""
 
 
 class Source(Protocol):
@@ -36,6 +39,10 @@ class Source(Protocol):
     @property
     def needs_buffer(self) -> bool:
         """Whether `read` wants memory to gather a block in."""
+        ...
+
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
+        """Return the same as `read`, row by row where that spares a copy."""
         ...
 
     def counters(self, layer: Layer) -> Tensor:
@@ -86,6 +93,9 @@ class MatrixSource:
             return torch.index_select(block, 0, self._rows, out=chosen)
         return chosen.copy_(block.index_select(0, self._rows))
 
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
+        return self.read(layer, start, stop, buffer)
+
     def counters(self, layer: Layer) -> Tensor:
         raise AssertionError("a matrix of floating-point numbers has no integer layers")
 
@@ -118,6 +128,7 @@ class StateSource:
         self._flat_name: str | None = None
         self._flat_rows: list[Tensor] = []
         self._flat_base: Tensor | None = None
+        self._flat_is_ready = False
 
     @property
     def device(self) -> torch.device:
@@ -133,17 +144,22 @@ class StateSource:
         self._use(layer)
         block = _shaped(buffer, len(self._states), stop - start)
         parts = [row[start:stop] for row in self._flat_rows]
-        alike = all(p.dtype == block.dtype and p.device == block.device for p in parts)
-        if self._flat_base is None and alike:
+        if self._flat_base is None and self._flat_is_ready:
             return torch.stack(parts, out=block)  # one call is quicker than n copies
         for target, part in zip(block, parts, strict=True):
             if self._flat_base is None:
                 target.copy_(part)
-            elif alike:
+            elif self._flat_is_ready:
                 torch.sub(part, self._flat_base[start:stop], out=target)
             else:
                 target.copy_(part).sub_(self._flat_base[start:stop])
         return block
+
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
+        self._use(layer)
+        if self._flat_base is None and self._flat_is_ready:
+            return [row[start:stop] for row in self._flat_rows]
+        return self.read(layer, start, stop, buffer)
 
     def counters(self, layer: Layer) -> Tensor:
         rows = [self.flatten(layer, state[layer.name]) for state in self._states]
@@ -174,6 +190,10 @@ class StateSource:
         if self._flat_name == layer.name:
             return
         self._flat_rows = [self.flatten(layer, state[layer.name]) for state in self._states]
+        self._flat_is_ready = all(
+            row.dtype == layer.compute_dtype and row.device == self.device
+            for row in self._flat_rows
+        )
         self._flat_base = None
         if self._base is not None:
             base = self.flatten(layer, self._base[layer.name])

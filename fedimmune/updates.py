@@ -21,7 +21,7 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped
 from fedimmune.layers import FLOATS, Kind, Layer, common_layers, layers_of, mismatch, shown
-from fedimmune.sources import MatrixSource, Source, StateSource
+from fedimmune.sources import MatrixSource, Rows, Source, StateSource
 
 __all__ = ["CHUNK", "Block", "ClientId", "Form", "NonFiniteError", "Updates", "UpdatesLike"]
 
@@ -63,12 +63,18 @@ class NonFiniteError(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """Columns ``start:stop`` of one layer, of all clients. `values` must not be written to."""
+    """Columns ``start:stop`` of one layer, of all clients; not to be written to."""
 
     layer: Layer
     start: int
     stop: int
-    values: Tensor
+    rows: Rows
+
+    @property
+    def values(self) -> Tensor:
+        """The rows of a block that was read stacked, (n, columns)."""
+        assert isinstance(self.rows, Tensor)
+        return self.rows
 
 
 @dataclass(frozen=True)
@@ -399,7 +405,9 @@ class Updates:
         """Give the layers of these kinds, in the model's order."""
         return tuple(layer for layer in self.layers if layer.kind in kinds)
 
-    def blocks(self, layers: Iterable[Layer], *, check: bool) -> Iterator[Block]:
+    def blocks(
+        self, layers: Iterable[Layer], *, check: bool, stacked: bool = False
+    ) -> Iterator[Block]:
         """Read layers in blocks of columns.
 
         Parameters
@@ -408,6 +416,8 @@ class Updates:
             Which layers (not integer ones).
         check
             Stop with `NonFiniteError` at a value that is not finite, unless all are known to be.
+        stacked
+            Whether the rows are wanted as one tensor, which may take a copy.
 
         Yields
         ------
@@ -415,14 +425,15 @@ class Updates:
             Valid until the next one is asked for; not to be written to.
         """
         buffers: dict[torch.dtype, Tensor] = {}
+        read = self.source.read if stacked else self.source.rows
         for layer in layers:
             width = min(self.columns, layer.size)
             for start in range(0, layer.size, width or 1):
                 stop = min(start + width, layer.size)
-                values = self.source.read(layer, start, stop, self._buffer(layer, buffers))
-                if check and not self.is_checked and not _looks_finite(values):
+                rows = read(layer, start, stop, self._buffer(layer, buffers))
+                if check and not self.is_checked and _doubtful(rows):
                     raise NonFiniteError
-                yield Block(layer, start, stop, values)
+                yield Block(layer, start, stop, rows)
                 if self.on_read is not None:
                     self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
 
@@ -459,10 +470,8 @@ class Updates:
         reasons: dict[ClientId, str] = {}
         floats = self.of_kind(Kind.PARAMETER, Kind.BUFFER)
         for block in replace(self, is_checked=True).blocks(floats, check=False):
-            # A finite sum proves that all terms are finite; only the rest needs a closer look.
-            doubtful = (~torch.isfinite(block.values.sum(dim=1))).nonzero().flatten().tolist()
-            for row in doubtful:
-                if not bool(torch.isfinite(block.values[row]).all()):
+            for row in _doubtful(block.rows):
+                if not bool(torch.isfinite(block.rows[row]).all()):
                     reason = f"layer {shown(block.layer.name)} holds NaN or infinite values"
                     reasons.setdefault(self.clients[row], reason)
         if self.form is not Form.STATE:
@@ -470,9 +479,14 @@ class Updates:
         return replace(self.reject(reasons), is_checked=True)
 
 
-def _looks_finite(values: Tensor) -> bool:
-    """Whether all values are surely finite (a sum that overflows says no, wrongly but safely)."""
-    return bool(torch.isfinite(values.sum(dim=1)).all())
+def _doubtful(rows: Rows) -> list[int]:
+    """Which rows may hold a value that is not finite.
+
+    A finite sum proves that all its terms are finite; one that is not may only be too large.
+    """
+    sums = rows.sum(1) if isinstance(rows, Tensor) else torch.stack([r.sum() for r in rows])
+    finite = torch.isfinite(sums)
+    return [] if bool(finite.all()) else (~finite).nonzero().flatten().tolist()
 
 
 def _ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]:

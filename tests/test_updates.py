@@ -190,7 +190,7 @@ def test_files_are_mapped_not_loaded(tmp_path: Path) -> None:
 def _read(updates: Updates) -> list[float]:
     last: list[float] = []
     for block in updates.blocks(updates.layers, check=True):
-        last = block.values[:, -1].tolist()
+        last = [float(row[-1]) for row in block.rows]
     return last
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, write_atomically
 from fedimmune.layers import Kind, Layer
-from fedimmune.sources import Source
+from fedimmune.sources import Rows, Source
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["History"]
@@ -121,6 +121,9 @@ class _WithPast:
             if layer.name in past:
                 row.add_(self.flatten(layer, past[layer.name])[start:stop].to(row.device))
         return block
+
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
+        return self.read(layer, start, stop, buffer)
 
     def counters(self, layer: Layer) -> Tensor:
         return self._source.counters(layer)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedimmune.combining import ColumnFunction
 from fedimmune.rules.base import CoordinateRule
 from fedimmune.sorting import Sorter
+from fedimmune.sources import Rows
 
 __all__ = ["Median"]
 
@@ -29,8 +30,8 @@ class Median(CoordinateRule):
         middle = sorted({(n - 1) // 2, n // 2})
         sorter = Sorter(n, middle, interchangeable=middle)
 
-        def median(block: Tensor, out: Tensor) -> None:
-            found = sorter(block)
+        def median(rows: Rows, out: Tensor) -> None:
+            found = sorter(rows)
             if len(found) == 1:
                 out.copy_(found[0])
             else:  # halved before they are added, so that the sum cannot overflow

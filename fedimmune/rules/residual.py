@@ -36,7 +36,7 @@ __all__ = ["Residual"]
 
 _BLOCK_VALUES = 400_000
 """How many values are worked on at a time: a dozen arrays of that size have to fit the cache."""
-_STRIP_SLOPES = 2_400_000
+_STRIP_SLOPES = 1_600_000
 """How many slopes are taken at a time."""
 
 
@@ -105,7 +105,7 @@ class Residual(Rule):
 def _small_blocks(updates: Updates, *, check: bool) -> Iterator[Block]:
     columns = updates.block_columns or _BLOCK_VALUES // len(updates)
     small = replace(updates, block_columns=columns)
-    return small.blocks(updates.of_kind(Kind.PARAMETER), check=check)
+    return small.blocks(updates.of_kind(Kind.PARAMETER), check=check, stacked=True)
 
 
 def _by_chunk(values: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from fedimmune.combining import ColumnFunction
 from fedimmune.rules.base import CoordinateRule
 from fedimmune.rules.checks import fraction
 from fedimmune.sorting import Sorter
+from fedimmune.sources import Rows
 
 __all__ = ["TrimmedMean"]
 
@@ -43,8 +44,8 @@ class TrimmedMean(CoordinateRule):
         cut = math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
         sorter = Sorter(n, range(cut, n - cut))
 
-        def trimmed_mean(block: Tensor, out: Tensor) -> None:
-            kept = sorter(block)
+        def trimmed_mean(rows: Rows, out: Tensor) -> None:
+            kept = sorter(rows)
             torch.mul(kept[0], 1 / len(kept), out=out)
             for row in kept[1:]:
                 out.add_(row, alpha=1 / len(kept))

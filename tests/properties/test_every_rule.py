@@ -118,8 +118,9 @@ def test_array_tensor_list_states_and_files_agree(name: str, matrix: Tensor) -> 
     assert isinstance(of_arrays, np.ndarray)
     of_lists = rule(matrix.tolist())
     assert isinstance(of_lists, np.ndarray)
-    for vector in (of_tensors, torch.from_numpy(of_arrays), torch.from_numpy(of_lists)):
-        assert torch.equal(vector, expected)
+    assert_near(of_tensors, expected)
+    for vector in (torch.from_numpy(of_arrays), torch.from_numpy(of_lists)):
+        assert torch.equal(vector, of_tensors)
     states = as_states(matrix)
     from_states = rule.aggregate(states).update
     assert_near(as_vector(from_states), expected)
