@@ -35,6 +35,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+# PyTorch's threads spin while they wait for each other: quickest on idle cores, but on a busy
+# machine hundreds of times slower than sleeping. Has to be set before PyTorch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 _INTERRUPTED = 130
 _WIDE = 140
 """Columns of a table that goes to a file or a pipe, where nothing tells the width."""
