@@ -34,9 +34,9 @@ from fedimmune.updates import CHUNK, Block, Updates
 
 __all__ = ["Residual"]
 
-_BLOCK_VALUES = 400_000
+_BLOCK_VALUES = 300_000
 """How many values are worked on at a time: a dozen arrays of that size have to fit the cache."""
-_STRIP_SLOPES = 1_600_000
+_STRIP_SLOPES = 1_200_000
 """How many slopes are taken at a time."""
 
 
