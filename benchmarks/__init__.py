@@ -1,0 +1,1 @@
+"""Benchmarks: how quick the rules are, and how much memory they take."""

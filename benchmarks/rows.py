@@ -1,0 +1,129 @@
+"""One line of the results, the bars that it is held against, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.resnet18 import resnet18, size
+
+__all__ = ["Bar", "Row", "bars", "time_bar", "write"]
+
+_WHOLE = size(resnet18())
+_TIME_BARS = {
+    "krum": 3.5,
+    "multi-krum": 3.5,
+    "geometric-median": 3.5,
+    "foolsgold": 3.5,
+    "median": 6.0,
+    "trimmed-mean": 6.0,
+    "residual": 200.0,
+}
+_WIDER_FOR_STATES = 1.5
+_UPDATES_BAR = 2
+_FILES_BAR = 3 * 2**29
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one rule, number of clients and source.
+
+    Parameters
+    ----------
+    rule, n, source
+        What was measured: from one "matrix", from "state_dicts" or from "files".
+    columns
+        How many values one update had.
+    times_mean, seconds, mean_seconds
+        Time as a multiple of ``X.mean(0)``, and what each took; medians.
+    bar
+        What `times_mean` should not be above.
+    others
+        The share of the machine that other programs took meanwhile; None where it is unknown.
+    extra_bytes, extra_updates
+        Memory of one call beside the updates at its peak, in bytes and in updates.
+    peer, peer_times_mean
+        The same rule of another library, on the same tensor.
+    peak_rss_anon_bytes
+        From files: the process' highest RssAnon.
+    memory_bar
+        What `extra_bytes` (from files: `peak_rss_anon_bytes`) should not be above. None for
+        fewer columns than the model has: buffers of a fixed size would weigh too much.
+    """
+
+    rule: str
+    n: int
+    source: str
+    columns: int
+    seconds: float
+    times_mean: float | None = None
+    mean_seconds: float | None = None
+    bar: float | None = None
+    others: float | None = None
+    extra_bytes: int | None = None
+    peer: str | None = None
+    peer_times_mean: float | None = None
+    peak_rss_anon_bytes: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the updates were only a part of the model's."""
+        return self.columns < _WHOLE
+
+    @property
+    def extra_updates(self) -> float | None:
+        """The extra memory in updates."""
+        return None if self.extra_bytes is None else self.extra_bytes / (4 * self.columns)
+
+    @property
+    def memory_bar(self) -> int | None:
+        """The bar of the memory, in bytes."""
+        if self.source == "files":
+            return _FILES_BAR
+        return None if self.is_cut else _UPDATES_BAR * 4 * self.columns
+
+    def as_json(self) -> dict[str, Any]:
+        """Give all of it as plain values."""
+        derived = {"extra_updates": self.extra_updates, "memory_bar": self.memory_bar}
+        return asdict(self) | derived
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A measured value and what it should not be above."""
+
+    value: float
+    bar: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is not."""
+        return self.value <= self.bar
+
+
+def time_bar(rule: str, n: int, source: str) -> float | None:
+    """Give the bar of a rule's time as a multiple of the mean's; None where there is none."""
+    bar = _TIME_BARS.get(rule)
+    if bar is None or not (n == 10 or (n == 50 and rule == "residual")):
+        return None
+    return bar * _WIDER_FOR_STATES if source == "state_dicts" else bar
+
+
+def bars(row: Row) -> tuple[Bar | None, Bar | None]:
+    """Give the bars of a row: time and memory."""
+    memory = row.peak_rss_anon_bytes if row.source == "files" else row.extra_bytes
+    return _bar(row.times_mean, row.bar), _bar(memory, row.memory_bar)
+
+
+def _bar(value: float | None, bar: float | None) -> Bar | None:
+    return None if value is None or bar is None else Bar(value, bar)
+
+
+def write(rows: Iterable[Row], path: Path) -> None:
+    """Write rows as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listed: Sequence[dict[str, Any]] = [row.as_json() for row in rows]
+    path.write_text(json.dumps(listed, indent=1) + "\n")
