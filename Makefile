@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format bench bench-rules clean
+.PHONY: help install demo test lint format bench bench-rules clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -32,10 +32,7 @@ demo: $(VENV)/.core ## one round under attack, aggregated by every rule side by 
 	$(BIN)/fedimmune demo
 
 test: $(VENV)/.dev ## run the tests (minutes)
-	$(BIN)/python -m pytest -m "not slow"
-
-test-slow: $(VENV)/.dev ## run the tests that take long
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

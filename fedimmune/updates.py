@@ -378,6 +378,14 @@ class Updates:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        rejected = f", {len(self.rejected)} rejected" if self.rejected else ""
+        layers = "layer" if len(self.layers) == 1 else "layers"
+        return (
+            f"Updates({len(self)} clients{rejected}; "
+            f"{self.size:,} values each in {len(self.layers)} {layers})"
+        )
+
     @property
     def device(self) -> torch.device:
         """Where blocks are computed: where the caller's tensors are."""

@@ -164,6 +164,11 @@ def test_wrong_arguments_are_told() -> None:
         Updates.from_files([])
 
 
+def test_a_round_is_told_in_one_line() -> None:
+    updates = Updates.from_states([{"w": W, "b": W[0]}, {"w": W, "b": W[0]}, {}])
+    assert repr(updates) == "Updates(2 clients, 1 rejected; 9 values each in 2 layers)"
+
+
 def test_a_matrix_with_layers_is_measured_by_layer() -> None:
     updates = Updates.from_vectors(torch.eye(4), layers={"a": (1, 2), "b": (2,)})
     geometry = measure(updates)
