@@ -37,7 +37,9 @@ __all__ = ["Residual"]
 _BLOCK_VALUES = 300_000
 """How many values are worked on at a time: a dozen arrays of that size have to fit the cache."""
 _STRIP_SLOPES = 1_200_000
-"""How many slopes are taken at a time."""
+"""How many slopes are taken at a time, so that they fit the cache …"""
+_STRIP_VALUES = 65_536
+"""… but no fewer than those of this many values: PyTorch would leave its other threads idle."""
 
 
 class Residual(Rule):
@@ -157,7 +159,7 @@ class _Regression:
         There are n(n − 1) slopes in a column, by far the most work of the rule, so they are taken
         in strips that fit the cache.
         """
-        width = max(1, _STRIP_SLOPES // (self._n * (self._n - 1)))
+        width = max(_STRIP_SLOPES // (self._n - 1), _STRIP_VALUES) // self._n
         medians = torch.empty_like(ordered)
         for values, found in zip(ordered.split(width, 1), medians.split(width, 1), strict=True):
             found.copy_(self._median_slopes(values))
