@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedimmune.errors import FedimmuneError as FedimmuneError
     from fedimmune.geometry import Geometry as Geometry
     from fedimmune.geometry import measure as measure
+    from fedimmune.on_disk import aggregate_files as aggregate_files
     from fedimmune.rules import Rule as Rule
     from fedimmune.rules import create as create
     from fedimmune.rules import names as names
@@ -30,6 +31,7 @@ _HOMES = {
     "Rule": "fedimmune.rules",
     "Updates": "fedimmune.updates",
     "Verdict": "fedimmune.aggregation",
+    "aggregate_files": "fedimmune.on_disk",
     "create": "fedimmune.rules",
     "measure": "fedimmune.geometry",
     "names": "fedimmune.rules",

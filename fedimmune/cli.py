@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 
 # PyTorch's threads spin while they wait for each other: quickest on idle cores, but on a busy
-# machine hundreds of times slower than sleeping. Has to be set before PyTorch is imported.
+# machine far slower than sleeping (docs/benchmarks.md). Has to be set before PyTorch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _INTERRUPTED = 130
@@ -115,9 +115,7 @@ def aggregate(
     client-*.safetensors -o next.safetensors
     """
     parameters = dict(_setting(rule, text) for text in settings or [])
-    if history is not None and rule == "foolsgold":
-        parameters.setdefault("history", True)
-    made = _make(rule, parameters)
+    made = _make(rule, parameters, with_history=history is not None)
     _check_told(made, files, samples)
     if global_model is None and not updates:
         raise InputError(
@@ -215,9 +213,11 @@ def _progress() -> Iterator[Progress]:
         yield progress
 
 
-def _make(name: str, parameters: dict[str, Any]) -> Rule:
-    from fedimmune.rules import create
+def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:
+    from fedimmune.rules import create, find
 
+    if with_history and "history" in find(name).parameters():
+        parameters.setdefault("history", True)
     return create(name, **parameters)
 
 

@@ -157,8 +157,8 @@ def _refuse_immeasurable(updates: Updates, grams: Tensor) -> None:
 def _add_products(total: Tensor, values: Tensor) -> None:
     """Add ``values @ values.T`` to a float64 matrix.
 
-    One batched product over chunks of columns is several times quicker than one long product,
-    and adding the chunks up one after the other makes the sum the same for every block size.
+    A batched product over chunks of columns keeps all rows of a chunk in the cache, and adding
+    the chunks up one after the other makes the sum the same for every block size.
     """
     columns = values.shape[1]
     whole = columns - columns % CHUNK

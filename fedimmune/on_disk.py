@@ -14,7 +14,6 @@ from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, writable, write_atomically
 from fedimmune.rules import Rule
-from fedimmune.rules.foolsgold import FoolsGold
 from fedimmune.updates import Updates
 
 __all__ = ["aggregate_files"]
@@ -76,7 +75,7 @@ def aggregate_files(
     if output is not None:
         tensors, metadata = _next_model(aggregation, global_file)
         write_atomically(tensors, output, metadata)
-    if history is not None and isinstance(rule, FoolsGold):
+    if history is not None:
         rule.save(history)
     return aggregation
 
@@ -105,8 +104,8 @@ def _check_places(
 def _take_up(rule: Rule, history: AnyPath | None) -> None:
     if history is None:
         return
-    if not isinstance(rule, FoolsGold) or not rule.has_history:
-        raise InputError(f"{rule.name} keeps no history; only foolsgold with history=true does")
+    if not rule.has_history:
+        raise InputError(f"{rule.name} keeps no history, as it was made")
     if Path(history).exists():
         rule.restore(history)
 

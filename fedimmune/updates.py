@@ -7,8 +7,7 @@ they are, files stay on disk, and both are read layer by layer in blocks that fi
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -20,14 +19,20 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped
-from fedimmune.layers import FLOATS, Kind, Layer, common_layers, layers_of, mismatch, shown
+from fedimmune.intake import (
+    ClientId,
+    State,
+    as_float_tensor,
+    client_ids,
+    global_tensors,
+    sample_counts,
+    state_tensors,
+)
+from fedimmune.layers import Kind, Layer, common_layers, layers_of, mismatch, shown
 from fedimmune.sources import MatrixSource, Rows, Source, StateSource
 
 __all__ = ["CHUNK", "Block", "ClientId", "Form", "NonFiniteError", "Updates", "UpdatesLike"]
 
-ClientId: TypeAlias = Any
-"""Anything hashable: text, a number, a tuple. (`Hashable` would spoil users' own mappings.)"""
-State: TypeAlias = Mapping[str, Any]
 UpdatesLike: TypeAlias = Any
 """`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts."""
 
@@ -181,7 +186,7 @@ class Updates:
         Differences are taken block by block while reading; nothing is copied whole. For the
         parameters see `from_states`.
         """
-        base = _global_tensors(global_model)
+        base = global_tensors(global_model)
         return cls._from_states(models, clients, buffers, samples, base=base, pattern=base)
 
     @classmethod
@@ -234,7 +239,7 @@ class Updates:
                 mapped = load_mapped(global_file)
             except InputError as error:
                 raise InputError(f"the global model {error}") from error
-            pattern = _global_tensors(mapped)
+            pattern = global_tensors(mapped)
         base = None if are_updates else pattern
         return cls._from_states(
             states, ids, buffers, samples, base=base, pattern=pattern, known_reasons=unreadable
@@ -267,7 +272,7 @@ class Updates:
             if layers is not None:
                 raise InputError("layers= describes the columns of one (n, d) array or tensor")
             return cls._from_vector_list(vectors, clients, samples)
-        matrix = _as_float(vectors)
+        matrix = as_float_tensor(vectors)
         if matrix.ndim != 2:
             raise InputError(
                 f"expected one vector a client, (n, d); got an array of shape {tuple(matrix.shape)}"
@@ -282,7 +287,7 @@ class Updates:
                 f"the layers hold {sum(layer.size for layer in described)} values, "
                 f"the vectors {matrix.shape[1]}"
             )
-        ids = _ids(clients, len(matrix))
+        ids = client_ids(clients, len(matrix))
         reasons = ["is empty: it holds no values" if matrix.shape[1] == 0 else None] * len(ids)
         offsets, offset = {}, 0
         for layer in described:
@@ -290,7 +295,12 @@ class Updates:
             offset += layer.size
         form = Form.TENSOR if isinstance(vectors, Tensor) else Form.ARRAY
         return cls._screened(
-            ids, reasons, described, MatrixSource(matrix, offsets), form, _counts(samples, ids)
+            ids,
+            reasons,
+            described,
+            MatrixSource(matrix, offsets),
+            form,
+            sample_counts(samples, ids),
         )
 
     @classmethod
@@ -305,7 +315,7 @@ class Updates:
         reasons: list[str | None] = []
         for vector in vectors:
             try:
-                flat = _as_float(vector)
+                flat = as_float_tensor(vector)
                 problem = None if flat.ndim == 1 else f"has shape {tuple(flat.shape)}, not (d,)"
             except (TypeError, ValueError, RuntimeError):
                 flat, problem = torch.empty(0), f"is no vector but {type(vector).__name__}"
@@ -331,10 +341,10 @@ class Updates:
             if clients is not None:
                 raise InputError("a mapping already names its clients: leave out clients=")
             clients, given = list(given.keys()), list(given.values())
-        ids = _ids(clients, len(given))
+        ids = client_ids(clients, len(given))
         states, reasons = [], []
         for index, client_state in enumerate(given):
-            state, problem = _tensors(client_state)
+            state, problem = state_tensors(client_state)
             known = None if known_reasons is None else known_reasons[index]
             states.append(state)
             reasons.append(known or problem)
@@ -344,7 +354,7 @@ class Updates:
         reasons = [
             reason or mismatch(state, layers) for state, reason in zip(states, reasons, strict=True)
         ]
-        counts = _counts(samples, ids)
+        counts = sample_counts(samples, ids)
         return cls._screened(ids, reasons, layers, StateSource(states, base), Form.STATE, counts)
 
     @classmethod
@@ -495,79 +505,3 @@ def _doubtful(rows: Rows) -> list[int]:
     sums = rows.sum(1) if isinstance(rows, Tensor) else torch.stack([r.sum() for r in rows])
     finite = torch.isfinite(sums)
     return [] if bool(finite.all()) else (~finite).nonzero().flatten().tolist()
-
-
-def _ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]:
-    ids: list[ClientId] = [*range(count)] if clients is None else [*clients]
-    if len(ids) != count:
-        raise InputError(f"{len(ids)} client ids for {count} updates")
-    for client in ids:
-        if not isinstance(client, Hashable):
-            raise InputError(
-                f"a client's id must be hashable, such as a string or an int: {client}"
-            )
-    return ids
-
-
-def _counts(
-    samples: Mapping[Any, float] | Sequence[float] | None, ids: Sequence[ClientId]
-) -> Mapping[Any, float] | None:
-    if samples is None or isinstance(samples, Mapping):
-        return samples
-    if len(samples) != len(ids):
-        raise InputError(f"{len(samples)} sample counts for {len(ids)} updates")
-    counts: dict[ClientId, float] = {}
-    for client, count in zip(ids, samples, strict=True):
-        counts.setdefault(client, count)
-    return counts
-
-
-def _global_tensors(model: Any) -> dict[str, Tensor]:
-    tensors, problem = _tensors(model)
-    if problem is not None or not tensors:
-        raise InputError(f"the global model {problem or 'is empty: it holds no layers'}")
-    for name, tensor in tensors.items():
-        if tensor.dtype in FLOATS and not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"the global model's layer {name!r} holds NaN or infinite values")
-    return tensors
-
-
-def _tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
-    """Read a client's state dict as tensors, without a copy; or say why that cannot be done."""
-    if isinstance(state, torch.nn.Module):
-        state = state.state_dict()
-    if not isinstance(state, Mapping):
-        return {}, f"is no state dict but {type(state).__name__}"
-    tensors: dict[str, Tensor] = {}
-    for name, value in state.items():
-        if not isinstance(name, str):
-            return {}, f"has a layer whose name is no text: {shown(name)}"
-        try:
-            tensors[name] = _as_tensor(value)
-        except (TypeError, ValueError, RuntimeError):
-            return {}, f"layer {shown(name)} is no dense tensor but {type(value).__name__}"
-    return tensors, None
-
-
-def _as_tensor(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_meta or value.is_quantized:
-            raise TypeError("only plain dense tensors can be aggregated")
-        return value.detach()
-    array = np.asarray(value)
-    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():
-        # PyTorch warns of read-only arrays; nothing here writes to them.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)
-
-
-def _as_float(value: Any) -> Tensor:
-    tensor = _as_tensor(value)
-    if tensor.dtype in FLOATS:
-        return tensor
-    if tensor.is_complex():
-        raise InputError("complex updates cannot be aggregated")
-    wide = torch.get_default_dtype() if isinstance(value, Tensor) else torch.float64
-    return tensor.to(wide)

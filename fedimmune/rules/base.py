@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,19 @@ from torch import Tensor
 
 from fedimmune.aggregation import Aggregation, Judgement, Verdict
 from fedimmune.combining import ColumnFunction, combine, weighted_sum
-from fedimmune.errors import NotEnoughClientsError
+from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.layers import Kind
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
 
-__all__ = ["CoordinateRule", "GeometryRule", "Rule", "Weighing", "WeightRule"]
+__all__ = [
+    "CoordinateRule",
+    "GeometryRule",
+    "Rule",
+    "Weighing",
+    "WeightRule",
+    "check_buffers",
+]
 
 _log = logging.getLogger("fedimmune")
 
@@ -67,6 +75,14 @@ class Rule(ABC):
     def has_history(self) -> bool:
         """Whether the answer depends on earlier rounds."""
         return False
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what is remembered of earlier rounds; only for a rule with history."""
+        raise InputError(f"{self.name} keeps no history, as it was made")
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Take up what `save` wrote; only for a rule with history."""
+        raise InputError(f"{self.name} keeps no history, as it was made")
 
     @property
     def clients_needed(self) -> int:
@@ -179,8 +195,7 @@ class WeightRule(Rule):
 
     def _attempt(self, updates: Updates) -> Aggregation:
         if self.weighing_reads:
-            for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
-                pass  # a client may be invalid in what no rule measures
+            check_buffers(updates)
         weighing = self.weigh(updates)
         assert weighing.weights is not None
         counts = weighing.weights > 0
@@ -221,6 +236,12 @@ class CoordinateRule(Rule):
     def _attempt(self, updates: Updates) -> Aggregation:
         update = combine(updates, self.column_function(len(updates)))
         return self._answer(updates, update, Weighing(None))
+
+
+def check_buffers(updates: Updates) -> None:
+    """Stop at a client that is invalid in what no rule measures, before anyone is weighed."""
+    for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
+        pass
 
 
 def _by_client(clients: Sequence[ClientId], values: Tensor | None) -> dict[ClientId, float] | None:

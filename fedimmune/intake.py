@@ -1,0 +1,108 @@
+"""What callers hand in, read as tensors without a copy, or refused with what is wrong with it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.layers import FLOATS, shown
+
+__all__ = [
+    "ClientId",
+    "State",
+    "as_float_tensor",
+    "client_ids",
+    "global_tensors",
+    "sample_counts",
+    "state_tensors",
+]
+
+ClientId: TypeAlias = Any
+"""Anything hashable: text, a number, a tuple. (`Hashable` would spoil users' own mappings.)"""
+State: TypeAlias = Mapping[str, Any]
+
+
+def client_ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]:
+    """Read client ids, which are 0, 1, 2 and so on by default."""
+    ids: list[ClientId] = [*range(count)] if clients is None else [*clients]
+    if len(ids) != count:
+        raise InputError(f"{len(ids)} client ids for {count} updates")
+    for client in ids:
+        if not isinstance(client, Hashable):
+            raise InputError(
+                f"a client's id must be hashable, such as a string or an int: {client}"
+            )
+    return ids
+
+
+def sample_counts(
+    samples: Mapping[Any, float] | Sequence[float] | None, ids: Sequence[ClientId]
+) -> Mapping[Any, float] | None:
+    """Read sample counts as a mapping by client id; of an id that is there twice, the first."""
+    if samples is None or isinstance(samples, Mapping):
+        return samples
+    if len(samples) != len(ids):
+        raise InputError(f"{len(samples)} sample counts for {len(ids)} updates")
+    counts: dict[ClientId, float] = {}
+    for client, count in zip(ids, samples, strict=True):
+        counts.setdefault(client, count)
+    return counts
+
+
+def global_tensors(model: Any) -> dict[str, Tensor]:
+    """Read the global model, which has to be whole and finite."""
+    tensors, problem = state_tensors(model)
+    if problem is not None or not tensors:
+        raise InputError(f"the global model {problem or 'is empty: it holds no layers'}")
+    for name, tensor in tensors.items():
+        if tensor.dtype in FLOATS and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"the global model's layer {name!r} holds NaN or infinite values")
+    return tensors
+
+
+def state_tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
+    """Read a client's state dict as tensors, without a copy; or say why that cannot be done."""
+    if isinstance(state, torch.nn.Module):
+        state = state.state_dict()
+    if not isinstance(state, Mapping):
+        return {}, f"is no state dict but {type(state).__name__}"
+    tensors: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if not isinstance(name, str):
+            return {}, f"has a layer whose name is no text: {shown(name)}"
+        try:
+            tensors[name] = _as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            return {}, f"layer {shown(name)} is no dense tensor but {type(value).__name__}"
+    return tensors, None
+
+
+def _as_tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta or value.is_quantized:
+            raise TypeError("only plain dense tensors can be aggregated")
+        return value.detach()
+    array = np.asarray(value)
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        # PyTorch warns of read-only arrays; nothing here writes to them.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+def as_float_tensor(value: Any) -> Tensor:
+    """Read an array, tensor or list of numbers; integers as floating-point numbers."""
+    tensor = _as_tensor(value)
+    if tensor.dtype in FLOATS:
+        return tensor
+    if tensor.is_complex():
+        raise InputError("complex updates cannot be aggregated")
+    wide = torch.get_default_dtype() if isinstance(value, Tensor) else torch.float64
+    return tensor.to(wide)
