@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -18,6 +17,7 @@ from fedimmune.combining import ColumnFunction, combine, weighted_sum
 from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.layers import Kind
+from fedimmune.registry import Named
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
 
 __all__ = [
@@ -48,20 +48,17 @@ class Weighing:
     scores: Tensor | None = None
 
 
-class Rule(ABC):
+class Rule(Named, ABC):
     """Aggregates the updates of one round although some clients attack.
 
     Parameters are keyword-only and checked at construction. A rule that remembers earlier rounds
     says so with `has_history`; all others are functions of the round alone.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    """One line for lists of rules."""
     paper: ClassVar[str]
     """Where the rule is from."""
-    symbols: ClassVar[Mapping[str, str]] = {}
-    """What the paper calls each parameter."""
+    is_told_attackers: ClassVar[bool] = False
+    """Whether the rule takes the attackers' ids, which no server knows, as `attackers`."""
     unweighted_means: ClassVar[Verdict] = Verdict.SUSPECTED
     """What a weight of 0 says about a client."""
     reads: ClassVar[int] = 1
@@ -88,12 +85,6 @@ class Rule(ABC):
     def clients_needed(self) -> int:
         """How many valid clients the rule needs at least."""
         return 1
-
-    @classmethod
-    def parameters(cls) -> dict[str, Any]:
-        """Give the parameters with their defaults."""
-        accepted = inspect.signature(cls).parameters.values()
-        return {parameter.name: parameter.default for parameter in accepted}
 
     def __call__(self, vectors: UpdatesLike) -> Any:
         """Aggregate and return the result alone, in the caller's own kind.
@@ -174,10 +165,6 @@ class Rule(ABC):
             reason = f"{self.name} gave it no weight"
             return Judgement(client, self.unweighted_means, weight, score, reason)
         return Judgement(client, Verdict.TRUSTED, weight, score)
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.parameters())
-        return f"{type(self).__name__}({settings})"
 
 
 class WeightRule(Rule):

@@ -16,9 +16,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedimmune.checks import flag, number
 from fedimmune.geometry import measure
 from fedimmune.rules.base import Weighing, WeightRule
-from fedimmune.rules.checks import flag, number
 from fedimmune.rules.history import History
 from fedimmune.updates import Updates
 

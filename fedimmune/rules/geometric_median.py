@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import GeometryRule, Weighing
-from fedimmune.rules.checks import whole
 
 __all__ = ["GeometricMedian"]
 

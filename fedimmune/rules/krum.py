@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedimmune.aggregation import Verdict
+from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import GeometryRule, Weighing
-from fedimmune.rules.checks import whole
 
 __all__ = ["Krum", "MultiKrum"]
 

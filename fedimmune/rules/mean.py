@@ -14,9 +14,9 @@ from statistics import median
 import torch
 
 from fedimmune.aggregation import Verdict
+from fedimmune.checks import flag, number
 from fedimmune.errors import InputError
 from fedimmune.rules.base import Weighing, WeightRule
-from fedimmune.rules.checks import flag, number
 from fedimmune.updates import Updates
 
 __all__ = ["Mean"]

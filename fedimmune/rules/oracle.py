@@ -30,6 +30,7 @@ class Oracle(WeightRule):
 
     name = "oracle"
     summary = "told who attacks: the mean of the others; the limit for every rule"
+    is_told_attackers = True
     paper = "the robust mean of Wan and Chen, 2021"
 
     def __init__(

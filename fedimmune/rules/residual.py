@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
+from fedimmune.checks import fraction, number
 from fedimmune.combining import Result, weighted_sum
 from fedimmune.layers import Kind
 from fedimmune.rules.base import Rule, Weighing, check_buffers
-from fedimmune.rules.checks import fraction, number
 from fedimmune.sorting import Sorter
 from fedimmune.summing import add_in_order
 from fedimmune.updates import CHUNK, Block, Updates

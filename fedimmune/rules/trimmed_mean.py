@@ -13,9 +13,9 @@ import math
 import torch
 from torch import Tensor
 
+from fedimmune.checks import fraction
 from fedimmune.combining import ColumnFunction
 from fedimmune.rules.base import CoordinateRule
-from fedimmune.rules.checks import fraction
 from fedimmune.sorting import Sorter
 from fedimmune.sources import Rows
 
