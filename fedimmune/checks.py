@@ -1,46 +1,62 @@
-"""Checks of the parameters that rules are made with."""
+"""Checks of the parameters that rules, attacks and tasks are made with."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["flag", "fraction", "number", "whole"]
+__all__ = ["choice", "flag", "fraction", "number", "share", "whole"]
 
 
-def flag(rule: str, name: str, value: object) -> bool:
+def flag(owner: str, name: str, value: object) -> bool:
     """Check a yes or no."""
     if not isinstance(value, bool):
-        raise ParameterError(f"{rule}: {name} must be true or false: {_shown(value)}")
+        raise ParameterError(f"{owner}: {name} must be true or false: {_shown(value)}")
     return value
 
 
-def whole(rule: str, name: str, value: object, least: int) -> int:
+def whole(owner: str, name: str, value: object, least: int) -> int:
     """Check a whole number (2.0 will do for 2)."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         needed = f"a whole number of at least {least}"
-        raise ParameterError(f"{rule}: {name} must be {needed}: {_shown(value)}")
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
     return value
 
 
-def number(rule: str, name: str, value: object, above: float) -> float:
+def number(owner: str, name: str, value: object, above: float) -> float:
     """Check a finite number larger than a bound (ints will do)."""
     found = _as_float(value)
     if found is None or not math.isfinite(found) or found <= above:
-        raise ParameterError(f"{rule}: {name} must be a number above {above:g}: {_shown(value)}")
+        raise ParameterError(f"{owner}: {name} must be a number above {above:g}: {_shown(value)}")
     return found
 
 
-def fraction(rule: str, name: str, value: object, below: float) -> float:
+def fraction(owner: str, name: str, value: object, below: float) -> float:
     """Check a share from 0 up to, not including, a bound (ints will do)."""
     found = _as_float(value)
     if found is None or not 0 <= found < below:
         needed = f"a share from 0 up to but not including {below:g}"
-        raise ParameterError(f"{rule}: {name} must be {needed}: {_shown(value)}")
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
     return found
+
+
+def share(owner: str, name: str, value: object) -> float:
+    """Check a share from 0 to 1, both included (ints will do)."""
+    found = _as_float(value)
+    if found is None or not 0 <= found <= 1:
+        raise ParameterError(f"{owner}: {name} must be a share from 0 to 1: {_shown(value)}")
+    return found
+
+
+def choice(owner: str, name: str, value: object, known: Sequence[str]) -> str:
+    """Check one of several words."""
+    if not isinstance(value, str) or value not in known:
+        raise ParameterError(f"{owner}: {name} must be {' or '.join(known)}: {_shown(value)}")
+    return value
 
 
 def _as_float(value: object) -> float | None:

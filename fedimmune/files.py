@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 
-__all__ = ["load_mapped", "read_metadata", "writable", "write_atomically"]
+__all__ = ["load_mapped", "read_metadata", "writable", "write_atomically", "write_text_atomically"]
 
 
 def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -62,8 +63,27 @@ def write_atomically(
     InputError
         The folder does not exist or cannot be written.
     """
-    path = writable(path)
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with _replacing(path) as temporary:
+        save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
+
+
+def write_text_atomically(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a text file (UTF-8) so that `path` holds the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist or cannot be written.
+    """
+    with _replacing(path) as temporary:
+        Path(temporary).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Name a file to be written, which then replaces `path`, or vanishes on an error."""
+    path = writable(path)
     try:
         temporary = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -73,9 +93,9 @@ def write_atomically(
         # A replaced file keeps its permissions; a new one gets what any new file gets here.
         mode = os.stat(path if path.exists() else temporary).st_mode & 0o777
         os.close(handle)
-        save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
+        yield temporary
         _sync(temporary)
-        os.chmod(temporary, mode)  # save_file makes a file of its own
+        os.chmod(temporary, mode)  # whoever wrote may have made a file of its own
         os.replace(temporary, path)
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         raise InputError(f"cannot write {path}: {error}") from error

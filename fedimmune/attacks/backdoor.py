@@ -1,0 +1,102 @@
+"""The backdoor: a pattern in the image that makes the model say what the attacker wants.
+
+Bagdasaryan et al., *How To Backdoor Federated Learning*, AISTATS 2020; pattern and protocol as in
+Wan and Chen (2021): four horizontal bars of 1×3 pixels, two rows and two columns, one pixel apart.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedimmune.attacks.base import Attack, Trial
+from fedimmune.checks import share, whole
+from fedimmune.errors import ParameterError
+from fedimmune.tasks import Facts
+
+__all__ = ["Backdoor"]
+
+_BAR = 3
+
+
+class Backdoor(Attack):
+    """Draw a pattern into a share of each batch and call those samples `target`.
+
+    Its success is measured on all test samples with the pattern, as the paper has it, and on those
+    alone that are not of the target's class anyway.
+
+    Parameters
+    ----------
+    shift_y, shift_x
+        Where the pattern begins, in pixels from the top left corner.
+    gap
+        Extra pixels between the bars.
+    channel
+        Which channel is set to its highest value.
+    target
+        The label.
+    fraction
+        Share of each batch.
+    """
+
+    name = "backdoor"
+    summary = "draws four bars into a share of its images and calls them `target`"
+    acts_on = "data"
+    paper = "Bagdasaryan et al. 2020; Wan and Chen 2021"
+
+    def __init__(
+        self,
+        *,
+        shift_y: int = 0,
+        shift_x: int = 0,
+        gap: int = 0,
+        channel: int = 0,
+        target: int = 2,
+        fraction: float = 0.5,
+    ) -> None:
+        self.shift_y = whole(self.name, "shift_y", shift_y, 0)
+        self.shift_x = whole(self.name, "shift_x", shift_x, 0)
+        self.gap = whole(self.name, "gap", gap, 0)
+        self.channel = whole(self.name, "channel", channel, 0)
+        self.target = whole(self.name, "target", target, 0)
+        self.fraction = share(self.name, "fraction", fraction)
+
+    def check(self, facts: Facts) -> None:
+        if facts.highest is None:
+            raise ParameterError("backdoor: its pattern needs images, which this task has not")
+        channels, height, width = facts.shape
+        bottom, right = self.shift_y + 3 + self.gap, self.shift_x + 7 + self.gap
+        if bottom > height or right > width:
+            raise ParameterError(
+                f"backdoor: the pattern does not fit: with shift_y={self.shift_y}, "
+                f"shift_x={self.shift_x}, gap={self.gap} it reaches row {bottom} and column "
+                f"{right} of an image of {height}×{width}"
+            )
+        if self.channel >= channels:
+            raise ParameterError(
+                f"backdoor: channel is {self.channel}, but images have {channels}, counted from 0"
+            )
+        if self.target >= facts.classes:
+            raise ParameterError(
+                f"backdoor: target is {self.target}, but the classes run from 0 to "
+                f"{facts.classes - 1}"
+            )
+
+    def poison(self, inputs: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
+        count = round(self.fraction * len(labels))
+        self._draw(inputs[:count], facts)
+        labels[:count] = self.target
+        return inputs, labels
+
+    def trial(self, inputs: Tensor, labels: Tensor, facts: Facts) -> Trial | None:
+        shown = inputs.clone()
+        self._draw(shown, facts)
+        return Trial(shown, self.target, labels == self.target)
+
+    def _draw(self, images: Tensor, facts: Facts) -> None:
+        """Set the pattern's pixels, in place."""
+        assert facts.highest is not None
+        rows = (self.shift_y, self.shift_y + 2 + self.gap)
+        columns = (self.shift_x, self.shift_x + _BAR + 1 + self.gap)
+        for y in rows:
+            for x in columns:
+                images[:, self.channel, y, x : x + _BAR] = facts.highest[self.channel]

@@ -1,0 +1,131 @@
+"""Label flipping: an attacker trains on wrong labels.
+
+Fung et al., *The Limitations of Federated Learning in Sybil Settings*, RAID 2020, flip one class to
+another; Wan and Chen (2021) swap the two classes of IMDb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedimmune.attacks.base import Attack, Trial
+from fedimmune.checks import choice, whole
+from fedimmune.errors import ParameterError
+from fedimmune.tasks import Facts
+
+__all__ = ["LabelFlip"]
+
+_KINDS = ("swap", "map", "reverse", "permutation")
+
+
+class LabelFlip(Attack):
+    """Train on wrong labels.
+
+    Its success is measured on the test samples of class `source`: the share of them that the
+    model takes for what attackers call them.
+
+    Parameters
+    ----------
+    kind
+        ``map``: `source` is called `target`. ``swap``: and `target` is called `source`.
+        ``reverse``: the first class is called the last, and so on. ``permutation``: as
+        `permutation` has it. By default ``swap`` where there are two classes, else ``map``.
+    source, target
+        The pair of classes; by default 1 → 7 as in the paper, or 0 → 1 where there are two. With
+        ``reverse`` and ``permutation`` the target follows from the source.
+    permutation
+        The new label of each class, in order.
+    """
+
+    name = "label-flip"
+    summary = "trains on wrong labels: one class as another, two swapped, or all permuted"
+    acts_on = "data"
+    paper = "Fung et al. 2020"
+
+    def __init__(
+        self,
+        *,
+        kind: str | None = None,
+        source: int | None = None,
+        target: int | None = None,
+        permutation: Sequence[int] | None = None,
+    ) -> None:
+        if permutation is not None and kind is None:
+            kind = "permutation"
+        self.kind = None if kind is None else choice(self.name, "kind", kind, _KINDS)
+        self.source = None if source is None else whole(self.name, "source", source, 0)
+        self.target = None if target is None else whole(self.name, "target", target, 0)
+        self.permutation = _permutation(permutation)
+        if (self.kind == "permutation") != (self.permutation is not None):
+            raise ParameterError(
+                "label-flip: `permutation` lists the new label of each class, and goes with "
+                "kind=permutation"
+            )
+        if self.kind in {"reverse", "permutation"} and target is not None:
+            raise ParameterError(f"label-flip: the target follows from kind={self.kind}")
+
+    def check(self, facts: Facts) -> None:
+        source, target = self._pair(facts)
+        for name, label in (("source", source), ("target", target)):
+            if label >= facts.classes:
+                raise ParameterError(
+                    f"label-flip: {name} is {label}, but the classes run from 0 to "
+                    f"{facts.classes - 1}"
+                )
+        if self.permutation is not None and len(self.permutation) != facts.classes:
+            raise ParameterError(
+                f"label-flip: the permutation has {len(self.permutation)} labels for "
+                f"{facts.classes} classes"
+            )
+        if source == target:
+            raise ParameterError(f"label-flip: class {source} would keep its label")
+
+    def poison(self, inputs: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
+        return inputs, self._new_labels(facts).to(labels.device)[labels]
+
+    def trial(self, inputs: Tensor, labels: Tensor, facts: Facts) -> Trial | None:
+        source, target = self._pair(facts)
+        chosen = inputs[labels == source]
+        none_is = torch.zeros(len(chosen), dtype=torch.bool, device=labels.device)
+        return Trial(chosen, target, none_is)
+
+    def _pair(self, facts: Facts) -> tuple[int, int]:
+        two = facts.classes == 2
+        source = self.source if self.source is not None else (0 if two else 1)
+        if self.kind == "reverse":
+            return source, facts.classes - 1 - source
+        if self.permutation is not None:
+            new = self.permutation[source] if source < len(self.permutation) else source
+            return source, new
+        if self.target is not None:
+            return source, self.target
+        return source, (1 - source if two and source < 2 else 7)
+
+    def _new_labels(self, facts: Facts) -> Tensor:
+        labels = torch.arange(facts.classes)
+        if self.kind == "reverse":
+            return labels.flip(0)
+        if self.permutation is not None:
+            return torch.tensor(self.permutation)
+        source, target = self._pair(facts)
+        kind = self.kind or ("swap" if facts.classes == 2 else "map")
+        labels[source] = target
+        if kind == "swap":
+            labels[target] = source
+        return labels
+
+
+def _permutation(given: Sequence[int] | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ParameterError(f"label-flip: permutation must be a list of labels: {given!r}")
+    labels = tuple(whole("label-flip", "a label of permutation", label, 0) for label in given)
+    if sorted(labels) != list(range(len(labels))):
+        raise ParameterError(
+            f"label-flip: a permutation names every class from 0 once, as [1, 0, 2] does: {given!r}"
+        )
+    return labels

@@ -1,0 +1,1 @@
+"""The embedded engine: federated training with honest and hostile clients."""

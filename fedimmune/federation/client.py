@@ -1,0 +1,87 @@
+"""What a client does in a round: it trains the global model on its data and sends the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fedimmune.attacks import Attack
+from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.seeds import generator, seeded
+from fedimmune.tasks import Facts, Samples, Task
+
+__all__ = ["batches", "train_client", "write_update"]
+
+
+def batches(indices: Tensor, size: int, random: torch.Generator) -> Iterator[Tensor]:
+    """Shuffle a client's samples and cut them into batches, for one epoch.
+
+    The incomplete last batch is dropped; a client with less than one batch uses what it has.
+    """
+    order = indices[torch.randperm(len(indices), generator=random)]
+    whole = len(order) // size * size
+    yield from (order[:whole] if whole else order).split(size)
+
+
+def train_client(
+    model: nn.Module,
+    task: Task,
+    samples: Samples,
+    indices: Tensor,
+    scenario: Scenario,
+    *,
+    round_number: int,
+    client: int,
+    attack: Attack | None,
+    facts: Facts,
+) -> None:
+    """Train a model in place, as one client does in one round.
+
+    Parameters
+    ----------
+    model
+        Holds the global model; on the scenario's device.
+    task
+        Says what to minimise.
+    samples
+        All clients' samples.
+    indices
+        Which of them are this client's.
+    scenario
+        Epochs, batch size, optimiser, seed.
+    round_number, client
+        What randomness depends on, besides the seed.
+    attack
+        What the client does to its data; None for an honest one.
+    facts
+        Of the data.
+    """
+    device = torch.device(scenario.device)
+    random = generator(scenario.seed, "batches", round_number, client)
+    optimiser = scenario.optimiser.make(model)
+    model.train()
+    with seeded(scenario.seed, "training", round_number, client):
+        for _ in range(scenario.local_epochs):
+            for batch in batches(indices, scenario.batch, random):
+                inputs = samples.inputs.index_select(0, batch)
+                labels = samples.labels.index_select(0, batch)
+                if attack is not None:
+                    inputs, labels = attack.poison(inputs, labels, facts)
+                optimiser.zero_grad()
+                outputs = model(inputs.to(device))
+                task.loss(outputs, labels.to(device)).backward()
+                optimiser.step()
+
+
+def write_update(
+    model: nn.Module, global_model: Mapping[str, Tensor], update: Mapping[str, Tensor]
+) -> None:
+    """Write what a trained model has that the global one has not into the tensors of `update`."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.dtype == torch.bool:
+                torch.logical_xor(tensor.cpu(), global_model[name], out=update[name])
+            else:
+                torch.sub(tensor.cpu(), global_model[name], out=update[name])

@@ -1,0 +1,193 @@
+"""Clients, a server's data, and a global model that goes round: the engine itself."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.federation.arena import Layout
+from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.seeds import generator, seeded
+from fedimmune.federation.testing import PIECE, Counts
+from fedimmune.federation.workbench import Setup, TestJob, TrainJob
+from fedimmune.federation.workers import Crew, Here, Processes
+from fedimmune.tasks import Data, Task
+from fedimmune.updates import Updates
+
+__all__ = ["Federation", "Sent"]
+
+_log = logging.getLogger("fedimmune")
+
+OnDone = Callable[[int, int], None]
+"""Is told how many jobs of how many are done."""
+
+_FEW_SAMPLES = 100_000
+"""Below that many sample visits, starting processes takes longer than the work."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What came from the clients in one round.
+
+    Parameters
+    ----------
+    updates
+        Of those that sent one; views of memory that the next round writes to.
+    failed
+        Why the others sent nothing, by client.
+    """
+
+    updates: Updates
+    failed: Mapping[int, str]
+
+
+class Federation:
+    """A server, its clients, and the global model.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    task, data
+        Of the scenario.
+    workers
+        How many processes train and test; 1 is this one alone, None decides by the work there is.
+        Of no influence on any result.
+    """
+
+    def __init__(
+        self, scenario: Scenario, task: Task, data: Data, workers: int | None = None
+    ) -> None:
+        scenario.make_attack().check(data.facts)
+        _check_device(scenario.device)
+        self.scenario, self.data = scenario, data
+        self.parts = scenario.make_partition().divide(
+            data.clients.labels, scenario.clients, generator(scenario.seed, "partition")
+        )
+        chosen = torch.randperm(scenario.clients, generator=generator(scenario.seed, "attackers"))
+        self.attackers = frozenset(chosen[: scenario.attackers].tolist())
+        self._warn_of_empty_clients()
+        with seeded(scenario.seed, "model"):
+            first = task.model(data).state_dict()
+        setup = Setup(scenario, task, data, self.parts, self.attackers)
+        layout, rows = Layout(first), len(self.participants(1))
+        count = _usual_workers(scenario, data) if workers is None else workers
+        self._crew: Crew = (
+            Here(setup, layout, rows) if count == 1 else Processes(count, setup, layout, rows)
+        )
+        self.move(first)
+
+    @property
+    def global_model(self) -> Mapping[str, Tensor]:
+        """The global model's state; not to be written to."""
+        return self._crew.arena.global_model
+
+    def move(self, model: Mapping[str, Tensor]) -> None:
+        """Make this the global model."""
+        for name, tensor in self._crew.arena.global_model.items():
+            tensor.copy_(model[name])
+
+    def participants(self, round_number: int) -> list[int]:
+        """Who takes part in a round: those who have data, or a share of them drawn by the seed."""
+        able = [client for client, part in enumerate(self.parts) if len(part)]
+        count = max(1, round(self.scenario.participation * len(able)))
+        if count == len(able):
+            return able
+        random = generator(self.scenario.seed, "participants", round_number)
+        return sorted(able[i] for i in torch.randperm(len(able), generator=random)[:count])
+
+    def train(self, round_number: int, on_done: OnDone) -> Sent:
+        """Let the clients of a round train, each from the global model."""
+        clients = self.participants(round_number)
+        jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
+        jobs.sort(key=lambda job: -len(self.parts[job.client]))  # so that no worker is left waiting
+        answers = self._do(jobs, on_done)
+        problems = {job.client: problem for job, problem in zip(jobs, answers, strict=True)}
+        failed = {client: problems[client] for client in clients if problems[client] is not None}
+        updates = {
+            client: self._crew.arena.updates[row]
+            for row, client in enumerate(clients)
+            if client not in failed
+        }
+        samples = {client: float(len(self.parts[client])) for client in updates}
+        return Sent(Updates.from_states(updates, samples=samples), failed)
+
+    def test(self, on_done: OnDone) -> Counts:
+        """Test the global model on the server's samples."""
+        jobs = [TestJob(start) for start in range(0, len(self.data.server), PIECE)]
+        return sum(self._do(jobs, on_done), Counts())
+
+    def fingerprint(self) -> str:
+        """Digest what the scenario does not hold: the data's content, and the global model.
+
+        To be taken before the first round.
+        """
+        digest = hashlib.sha256()
+        for samples in (self.data.clients, self.data.server):
+            every = max(1, len(samples) // 100)
+            for tensor in (samples.labels, samples.inputs[::every]):
+                digest.update(str(tuple(tensor.shape)).encode())
+                digest.update(tensor.contiguous().numpy().tobytes())
+        for name, tensor in self.global_model.items():
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._crew.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _do(self, jobs: list[TrainJob] | list[TestJob], on_done: OnDone) -> list[Any]:
+        done = 0
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            on_done(done, len(jobs))
+
+        return self._crew.do(jobs, one_more)
+
+    def _warn_of_empty_clients(self) -> None:
+        empty = sum(not len(part) for part in self.parts)
+        if empty:
+            _log.warning(
+                "%d of %d clients have no data and take no part: there are %d samples",
+                empty,
+                len(self.parts),
+                len(self.data.clients),
+            )
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot compute on device {device!r} here: {first}") from error
+
+
+def _usual_workers(scenario: Scenario, data: Data) -> int:
+    visits = len(data.clients) * scenario.local_epochs * scenario.rounds
+    if visits < _FEW_SAMPLES or scenario.device != "cpu":
+        return 1
+    return min(len(os.sched_getaffinity(0)), scenario.clients)

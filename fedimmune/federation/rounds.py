@@ -1,0 +1,229 @@
+"""Rounds: training, aggregating, testing, one record a round; written down, and gone on with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedimmune.aggregation import Aggregation
+from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError, ParameterError
+from fedimmune.federation.federation import Federation
+from fedimmune.federation.measuring import client_records, detections, distances
+from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.workbench import one_thread
+from fedimmune.layers import FLOATS
+from fedimmune.rules import Rule
+from fedimmune.runs import Checkpoint, RoundRecord, RunFolder, Seconds
+from fedimmune.tasks import data_folder
+from fedimmune.updates import Updates
+
+__all__ = ["Observer", "run_folder", "simulate"]
+
+
+class Observer:
+    """Is told what a simulation is doing; by default it does not care."""
+
+    def loading(self, task: str) -> None:
+        """The data is about to be loaded."""
+
+    def starting(self, federation: Federation, finished: int) -> None:
+        """Everything is ready, and that many rounds were finished before."""
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """A part of a round's *training* or *testing* is done; called from several threads."""
+
+
+def run_folder(scenario: Scenario, runs: str | os.PathLike[str]) -> RunFolder:
+    """Give the folder that a scenario's run has, among other runs."""
+    return RunFolder(Path(runs) / f"{scenario.title}-{scenario.digest}")
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    force: bool = False,
+    observer: Observer | None = None,
+) -> Iterator[RoundRecord]:
+    """Play a scenario's rounds, and yield the record of each as soon as it is finished.
+
+    The same scenario gives the same bits on the same machine with the same versions of PyTorch,
+    however many workers there are and however often it was interrupted.
+
+    Parameters
+    ----------
+    scenario
+        What to simulate.
+    data
+        Folder of data sets; by default ``FEDIMMUNE_DATA``, else a cache of the user's.
+    runs
+        Folder of runs. The run is kept there in a folder of its own and goes on from its last
+        finished round, whose records come first; a finished run is not run again. By default
+        nothing is written.
+    workers
+        How many processes train; by default as many as there are cores, or this process alone
+        where there is little to do.
+    force
+        Run anew what was run before.
+    observer
+        Is told what is going on within rounds.
+
+    Examples
+    --------
+    >>> scenario = Scenario(task="digits", rule="median", attack="backdoor", attackers=3, rounds=2)
+    >>> [record.round for record in simulate(scenario)]
+    [1, 2]
+    """
+    if workers is not None and workers < 1:
+        raise ParameterError(f"workers must be at least 1: {workers}")
+    observer = observer or Observer()
+    with ExitStack() as stack:
+        folder = None
+        if runs is not None:
+            folder = run_folder(scenario, runs)
+            stack.enter_context(folder.held(scenario.to_toml()))
+            if force:
+                folder.clear()
+            if folder.is_finished:
+                yield from _finished(folder, scenario)
+                return
+        observer.loading(scenario.task.name)
+        task = scenario.make_task()
+        with one_thread():
+            loaded = task.load(data_folder(data))
+            federation = stack.enter_context(Federation(scenario, task, loaded, workers))
+            rule = scenario.make_rule(federation.attackers)
+            _check_enough(rule, len(federation.participants(1)))
+            fingerprint = federation.fingerprint()
+            checkpoint = _resume(folder, rule, federation, fingerprint)
+        observer.starting(federation, checkpoint.round)
+        if folder is not None:
+            yield from folder.records()
+        for number in range(checkpoint.round + 1, scenario.rounds + 1):
+            with one_thread():
+                record = _play(federation, rule, number, observer)
+                if folder is not None:
+                    folder.append(record)
+                    model, last = federation.global_model, number == scenario.rounds
+                    folder.save(number, model, fingerprint, rule, last=last)
+            yield record
+
+
+def _finished(folder: RunFolder, scenario: Scenario) -> list[RoundRecord]:
+    records = folder.records()
+    if len(records) != scenario.rounds:
+        raise InputError(
+            f"{folder.path} is damaged: it has a final model, but {len(records)} records of "
+            f"{scenario.rounds}; force the run to begin anew"
+        )
+    return records
+
+
+def _resume(
+    folder: RunFolder | None, rule: Rule, federation: Federation, fingerprint: str
+) -> Checkpoint:
+    if folder is None:
+        return Checkpoint()
+    checkpoint = folder.resume(rule)
+    if checkpoint.model is not None:
+        if checkpoint.fingerprint != fingerprint:
+            raise InputError(
+                f"{folder.path} began with other data or another first model than there are now; "
+                "force the run to begin anew, or keep it and choose another folder for runs"
+            )
+        federation.move(checkpoint.model)
+    return checkpoint
+
+
+def _check_enough(rule: Rule, clients: int) -> None:
+    if clients < rule.clients_needed:
+        raise ParameterError(
+            f"{rule.name} needs at least {rule.clients_needed} clients a round; {clients} take part"
+        )
+
+
+# -------------------------------------------------------------------- one round
+
+
+def _play(federation: Federation, rule: Rule, number: int, observer: Observer) -> RoundRecord:
+    watch = _Watch()
+    with watch("training"):
+        sent = federation.train(number, lambda *done: observer.progress("training", *done))
+    with watch("aggregating"):
+        outcome = _aggregate(federation, rule, sent.updates)
+    with watch("measuring"):
+        attackers, aggregation = federation.attackers, outcome.aggregation
+        measured = {
+            **distances(sent.updates, attackers, aggregation),
+            **detections(attackers, aggregation),
+            "clients": client_records(sent, attackers, aggregation, outcome.rejected),
+        }
+    with watch("testing"):
+        counts = federation.test(lambda *done: observer.progress("testing", *done))
+    return RoundRecord(
+        round=number,
+        accuracy=counts.accuracy,
+        loss=counts.mean_loss,
+        asr=counts.asr,
+        asr_others=counts.asr_others,
+        accuracy_without_success=counts.accuracy_without_success,
+        **measured,
+        error=outcome.error,
+        seconds=Seconds(**watch.seconds),
+    )
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of aggregating: an aggregation, an error, or (a broken result) both."""
+
+    aggregation: Aggregation | None = None
+    error: str | None = None
+    rejected: Mapping[Any, str] = field(default_factory=dict)
+
+
+def _aggregate(federation: Federation, rule: Rule, updates: Updates) -> _Outcome:
+    """Aggregate and move the global model, or say why it stays where it is."""
+    try:
+        aggregation = rule.aggregate(updates)
+        model = aggregation.apply(federation.global_model)
+    except NotEnoughClientsError as error:
+        return _Outcome(error=str(error), rejected=error.rejected)
+    except FedimmuneError as error:
+        return _Outcome(error=str(error), rejected=updates.rejected)
+    except Exception as error:  # a rule of the user's own may raise anything: the run goes on
+        problem = f"{rule.name}: {type(error).__name__}: {error}"
+        return _Outcome(error=problem, rejected=updates.rejected)
+    if not _is_finite(model):
+        problem = f"{rule.name} gave a model with values that are not finite"
+        return _Outcome(aggregation, problem)
+    federation.move(model)
+    return _Outcome(aggregation)
+
+
+def _is_finite(model: Mapping[str, Tensor]) -> bool:
+    floats = (tensor for tensor in model.values() if tensor.dtype in FLOATS)
+    return all(bool(torch.isfinite(tensor).all()) for tensor in floats)
+
+
+class _Watch:
+    """Where the seconds go."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = round(time.perf_counter() - start, 4)

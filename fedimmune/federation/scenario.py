@@ -1,0 +1,361 @@
+"""A scenario: everything that a simulation's outcome depends on, checked and written down.
+
+Two scenarios are the same if and only if their `digest` is: it covers every field and every
+parameter, those included that were left at their defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+import torch
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from fedimmune import attacks, rules, tasks
+from fedimmune.attacks import Attack
+from fedimmune.errors import InputError
+from fedimmune.federation import partition as partitions
+from fedimmune.federation.partition import Partition
+from fedimmune.registry import Named, make
+from fedimmune.rules import Rule
+from fedimmune.tasks import Recipe, Task
+
+__all__ = ["Choice", "Optimiser", "Scenario", "changed", "read_toml"]
+
+
+class Choice(BaseModel):
+    """Something chosen by name, with parameters of its own.
+
+    ``"krum"`` and ``{"name": "krum", "attackers": 3}`` will both do. All parameters are filled in;
+    those that are None, *not given*, are left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What it is made with, besides its name."""
+        return dict(self.model_extra or {})
+
+
+def _chosen(find: Callable[[str], type[Named]]) -> BeforeValidator:
+    """Make a validator that turns what users write into a `Choice` with all its parameters."""
+
+    def complete(given: object) -> dict[str, Any]:
+        if isinstance(given, Choice):
+            return given.model_dump()
+        if isinstance(given, str):
+            given = {"name": given}
+        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+            raise ValueError(  # noqa: TRY004 (pydantic takes no TypeError)
+                f"expected a name, or a table with a name: {given!r}"
+            )
+        parameters = {name: value for name, value in given.items() if name != "name"}
+        member = find(given["name"])
+        made = make(member, parameters)
+        # As the member keeps them: 2.0 for 2 must not make another scenario.
+        filled = {name: getattr(made, name) for name in member.parameters()}
+        return {"name": given["name"]} | {
+            name: _plain(value) for name, value in filled.items() if value is not None
+        }
+
+    return BeforeValidator(complete)
+
+
+class Optimiser(BaseModel):
+    """How each client minimises its loss; it starts afresh every round.
+
+    Parameters
+    ----------
+    name
+        ``sgd`` or ``adam``.
+    lr
+        Learning rate.
+    momentum
+        Of ``sgd``; ``adam`` has none to set.
+    weight_decay
+        Pull of all weights towards 0.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["sgd", "adam"] = "sgd"
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> Self:
+        if self.name == "adam" and self.momentum:
+            raise ValueError("adam has no momentum to set; leave it out or set it to 0")
+        return self
+
+    def make(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+        """Make one for a model's trainable parameters."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if self.name == "adam":
+            return torch.optim.Adam(trained, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.SGD(
+            trained,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            fused=True,  # one call a step: small models spend much of their time in the optimiser
+        )
+
+
+class Scenario(BaseModel):
+    """Federated training under attack, in full.
+
+    What is not given is the task's own (`Task.recipe`), which for the paper's tasks is the paper's.
+
+    Parameters
+    ----------
+    task, rule, attack, partition
+        By name, or as tables of a name and parameters; see ``fedimmune tasks | rules | attacks``.
+        The partition is ``dirichlet`` (alpha), ``iid`` or ``by-label`` (shards).
+    clients
+        How many there are.
+    attackers
+        How many of them attack; who, is drawn by the seed. By default 4 in 10 where an attack is
+        named, the most that the paper tries, and none where none is.
+    participation
+        Share of the clients that takes part in a round; who, is drawn by the seed.
+    rounds, local_epochs, batch, optimiser
+        The recipe.
+    seed
+        Where all chance is from. Scenarios with the same seed have the same data, attackers and
+        first model, whatever their rule and attack.
+    device
+        Where clients train, as PyTorch names it.
+
+    Raises
+    ------
+    InputError
+        A field is unknown or has a value that makes no sense; the message names it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Annotated[Choice, _chosen(tasks.find)] = Field("digits", validate_default=True)
+    rule: Annotated[Choice, _chosen(rules.find)] = Field("mean", validate_default=True)
+    attack: Annotated[Choice, _chosen(attacks.find)] = Field("none", validate_default=True)
+    clients: int = Field(10, ge=1, strict=True)
+    attackers: int = Field(
+        default_factory=lambda known: _usual_attackers(**known), ge=0, strict=True
+    )
+    participation: float = Field(1.0, gt=0, le=1)
+    partition: Annotated[Choice, _chosen(partitions.find)] = Field(
+        "dirichlet", validate_default=True
+    )
+    rounds: int = Field(default_factory=lambda known: _recipe(known).rounds, ge=1, strict=True)
+    local_epochs: int = Field(
+        default_factory=lambda known: _recipe(known).local_epochs, ge=1, strict=True
+    )
+    batch: int = Field(default_factory=lambda known: _recipe(known).batch, ge=1, strict=True)
+    optimiser: Optimiser = Field(default_factory=dict, validate_default=True)
+    seed: int = Field(1, ge=0, lt=2**63, strict=True)
+    device: str = "cpu"
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise InputError(_in_words(error)) from None
+
+    @field_validator("rule")
+    @classmethod
+    def _oracle_is_told(cls, rule: Choice) -> Choice:
+        if rules.find(rule.name).is_told_attackers and rule.parameters:
+            raise ValueError(f"{rule.name} is told by the simulation who attacks: leave it out")
+        return rule
+
+    @field_validator("attackers")
+    @classmethod
+    def _attackers_are_clients(cls, attackers: int, info: ValidationInfo) -> int:
+        if "clients" in info.data and attackers > info.data["clients"]:
+            raise ValueError(f"{attackers} attackers among {info.data['clients']} clients")
+        attack = info.data.get("attack")
+        return 0 if attack is not None and attack.name == "none" else attackers
+
+    @field_validator("optimiser", mode="before")
+    @classmethod
+    def _optimiser_of_the_task(cls, given: object, info: ValidationInfo) -> object:
+        if isinstance(given, str):
+            given = {"name": given}
+        if not isinstance(given, Mapping) or "task" not in info.data:
+            return given
+        recipe = _recipe(info.data)
+        if given.get("name", "sgd") != "sgd":
+            return {"lr": _ADAM_LR, "weight_decay": recipe.weight_decay, **given}
+        usual = {"lr": recipe.lr, "momentum": recipe.momentum, "weight_decay": recipe.weight_decay}
+        return {**usual, **given}
+
+    @field_validator("device")
+    @classmethod
+    def _device_exists(cls, device: str) -> str:
+        try:
+            return str(torch.device(device))
+        except RuntimeError as error:
+            first = str(error).strip().splitlines()[0]
+            raise ValueError(f"PyTorch knows no such device: {device!r} ({first})") from None
+
+    # ---------------------------------------------------------------- what it stands for
+
+    def make_task(self) -> Task:
+        """Make the task."""
+        return tasks.create(self.task.name, **self.task.parameters)
+
+    def make_attack(self) -> Attack:
+        """Make the attack."""
+        return attacks.create(self.attack.name, **self.attack.parameters)
+
+    def make_partition(self) -> Partition:
+        """Make the partition."""
+        return partitions.create(self.partition.name, **self.partition.parameters)
+
+    def make_rule(self, attackers: Iterable[int]) -> Rule:
+        """Make the rule; the oracle is told who attacks."""
+        told = {"attackers": attackers} if rules.find(self.rule.name).is_told_attackers else {}
+        return rules.create(self.rule.name, **self.rule.parameters, **told)
+
+    # ---------------------------------------------------------------- written down
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that stand for the whole scenario."""
+        text = json.dumps(self.model_dump(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def title(self) -> str:
+        """A name for people; `digest` tells scenarios apart, this may not."""
+        who = f"{self.attack.name}-{self.attackers}of{self.clients}"
+        task = self.task.name.rpartition(":")[2]
+        return f"{task}-{self.rule.name}-{who if self.attackers else 'none'}-seed{self.seed}"
+
+    def to_toml(self) -> str:
+        """Write it as TOML; `from_toml` reads it back."""
+        return tomli_w.dumps(self.model_dump())
+
+    @classmethod
+    def from_toml(cls, source: str | os.PathLike[str], changes: Mapping[str, Any] = {}) -> Self:
+        """Read a TOML file.
+
+        Parameters
+        ----------
+        source
+            The file, or a run's folder.
+        changes
+            Fields to be set otherwise, by name; ``attack.shift_x`` reaches into a table.
+        """
+        return cls(**changed(read_toml(source), changes))
+
+
+def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a TOML file, or the scenario of a run's folder, without checking what it says."""
+    path = Path(source)
+    path = path / "scenario.toml" if path.is_dir() else path
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the scenario {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML: {error}") from error
+
+
+def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Set fields of a scenario that is not checked yet; the given one is left as it is.
+
+    A new name in a table leaves the old one's parameters behind, which are not its own.
+    """
+    fields = {name: dict(v) if isinstance(v, Mapping) else v for name, v in given.items()}
+    # Names first: what is set for a new rule must not be lost with the old one's parameters.
+    for path in sorted(changes, key=lambda path: "." in path and not path.endswith(".name")):
+        value = changes[path]
+        name, _, rest = path.partition(".")
+        if not rest:
+            fields[name] = value
+            continue
+        inner, _, deeper = rest.partition(".")
+        if deeper or name not in _TABLES:
+            raise InputError(f"a scenario has no field {path!r}; {_fields_in_words()}")
+        table = fields.get(name, {})
+        if isinstance(table, str):
+            table = {"name": table}
+        if inner == "name":
+            fields[name] = {"name": value}
+        elif isinstance(table, dict):
+            fields[name] = {"name": _USUAL.get(name), **table, inner: value}
+    return fields
+
+
+_ADAM_LR = 0.001
+_USUAL_SHARE = 0.4
+_TABLES = ("task", "rule", "attack", "partition", "optimiser")
+_USUAL = {
+    "task": "digits",
+    "rule": "mean",
+    "attack": "none",
+    "partition": "dirichlet",
+    "optimiser": "sgd",
+}
+
+
+def _usual_attackers(attack: Choice, clients: int, **_: object) -> int:
+    return 0 if attack.name == "none" else max(1, math.floor(_USUAL_SHARE * clients))
+
+
+def _recipe(known: Mapping[str, Any]) -> Recipe:
+    return tasks.find(known["task"].name).recipe
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, os.PathLike) else value
+
+
+def _fields_in_words() -> str:
+    return f"there are {', '.join(Scenario.model_fields)}"
+
+
+def _in_words(error: ValidationError) -> str:
+    """Say what is wrong in one line, for people who have never heard of pydantic."""
+    problems = []
+    of_task = any(found["loc"][0] == "task" for found in error.errors())
+    for found in error.errors():
+        kind, place = found["type"], ".".join(str(part) for part in found["loc"])
+        if kind == "default_factory_not_called" or (kind == "missing" and of_task):
+            continue  # follows from another problem
+        if kind == "extra_forbidden":
+            within = "the optimiser" if "." in place else "a scenario"
+            known = ", ".join(Optimiser.model_fields) if "." in place else None
+            problems.append(
+                f"{within} has no field {found['loc'][-1]!r}; "
+                + (f"there are {known}" if known else _fields_in_words())
+            )
+            continue
+        message = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        shown = "" if kind == "value_error" else f" (it is {found['input']!r})"
+        problems.append(f"{place}: {message}{shown}")
+    return "scenario: " + "; ".join(problems)

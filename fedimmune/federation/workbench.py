@@ -1,0 +1,141 @@
+"""One pair of hands: a model to train and test with, and the jobs that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedimmune.federation.arena import Arena
+from fedimmune.federation.client import train_client, write_update
+from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.testing import Counts, test_piece
+from fedimmune.tasks import Data, Task
+
+__all__ = ["Job", "Setup", "TestJob", "TrainJob", "Workbench", "one_thread"]
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """Train one client on the global model of the arena, and leave its update there.
+
+    The answer is None, or what went wrong.
+    """
+
+    round_number: int
+    client: int
+    row: int
+
+
+@dataclass(frozen=True)
+class TestJob:
+    """Test the global model of the arena on one piece of the test samples."""
+
+    __test__ = False
+
+    start: int
+
+
+Job = TrainJob | TestJob
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, whatever the process has.
+
+    Two processes of one thread are quicker than one of two, and sums come out the same bits
+    wherever they are computed.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays the same in all rounds.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    task, data
+        Of the scenario.
+    parts
+        Numbers of each client's samples.
+    attackers
+        Which clients attack.
+    """
+
+    scenario: Scenario
+    task: Task
+    data: Data
+    parts: list[Tensor]
+    attackers: frozenset[int]
+
+
+class Workbench:
+    """Carries out jobs, one at a time.
+
+    Parameters
+    ----------
+    setup
+        What stays the same in all rounds.
+    arena
+        Where the global model is and updates go.
+    """
+
+    def __init__(self, setup: Setup, arena: Arena) -> None:
+        self._setup, self._arena = setup, arena
+        self._attack = setup.scenario.make_attack()
+        self._device = torch.device(setup.scenario.device)
+        with torch.random.fork_rng():  # its first weights are never used
+            model = setup.task.model(setup.data).to(self._device)
+        # Convolutions on a CPU are a third quicker with the channels last.
+        self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._facts = setup.data.facts
+
+    def do(self, job: Job) -> str | Counts | None:
+        """Carry out a job."""
+        with one_thread():
+            self._model.load_state_dict(self._arena.global_model)
+            if isinstance(job, TrainJob):
+                return self._train(job)
+            return test_piece(
+                self._model,
+                self._setup.task,
+                self._setup.data.server,
+                job.start,
+                self._attack,
+                self._facts,
+                self._device,
+            )
+
+    def _train(self, job: TrainJob) -> str | None:
+        setup = self._setup
+        attack = self._attack if job.client in setup.attackers else None
+        try:
+            train_client(
+                self._model,
+                setup.task,
+                setup.data.clients,
+                setup.parts[job.client],
+                setup.scenario,
+                round_number=job.round_number,
+                client=job.client,
+                attack=attack,
+                facts=self._facts,
+            )
+        except Exception as error:  # whatever a user's model may raise: the others go on
+            return f"{type(error).__name__}: {error}"
+        update = self._arena.updates[job.row]
+        write_update(self._model, self._arena.global_model, update)
+        if attack is not None:
+            attack.corrupt(update)
+        return None

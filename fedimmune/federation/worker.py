@@ -1,0 +1,44 @@
+"""The command that a worker process runs: reads jobs, writes answers, ends with its master."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+
+
+def main() -> None:
+    """Carry out jobs from standard input until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the master, who then ends us
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a user's task prints must not get among the answers
+    jobs = sys.stdin.buffer
+
+    def answer(message: object) -> None:
+        pickle.dump(message, answers)
+        answers.flush()
+
+    from fedimmune.federation.workers import WorkerError, serve  # noqa: PLC0415
+
+    try:
+        bench = serve(pickle.load(jobs))
+    except Exception as error:
+        answer(WorkerError(f"a worker could not begin: {type(error).__name__}: {error}"))
+        return
+    answer(None)
+    while True:
+        try:
+            job = pickle.load(jobs)
+        except EOFError:
+            return
+        try:
+            answer(bench.do(job))
+        except BrokenPipeError:
+            return
+        except Exception as error:
+            answer(WorkerError(f"{type(error).__name__}: {error}"))
+
+
+if __name__ == "__main__":
+    main()

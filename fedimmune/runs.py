@@ -1,0 +1,311 @@
+"""Run folders: what a run leaves on disk, so that it can go on, be looked at and be compared.
+
+::
+
+    TITLE-DIGEST/
+      scenario.toml            what was run, in full
+      rounds.jsonl             one record a round
+      model.safetensors        the model after the last round; there only when the run is finished
+      checkpoint.safetensors   until then: the model after the last finished round
+      history-N.safetensors    and what the rule remembers after round N, where it remembers
+
+A record is appended before the checkpoint is replaced. Whoever goes on keeps as many records as
+the checkpoint has rounds, so that a run may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.files import load_mapped, read_metadata, write_atomically, write_text_atomically
+from fedimmune.rules import Rule
+
+__all__ = ["Checkpoint", "ClientRecord", "RoundRecord", "RunFolder", "Seconds"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ClientRecord(_Record):
+    """One client's part in a round.
+
+    Parameters
+    ----------
+    id
+        The client.
+    attacks
+        Whether it does; None where nobody knows, as in a real federation.
+    verdict
+        ``trusted``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it sent nothing.
+    weight
+        Its share of the new model; None where the rule has no weights.
+    score
+        What the rule measured.
+    reason
+        Why it was not used, in words.
+    """
+
+    id: int | str
+    attacks: bool | None = None
+    verdict: str
+    weight: float | None = None
+    score: float | None = None
+    reason: str | None = None
+
+
+class Seconds(_Record):
+    """Where the time of a round went."""
+
+    training: float
+    aggregating: float
+    testing: float
+    measuring: float = 0.0
+
+
+class RoundRecord(_Record):
+    """What there is to say about one round. Shares run from 0 to 1.
+
+    Parameters
+    ----------
+    round
+        From 1.
+    accuracy, loss
+        Of the new global model, on the server's test samples (ACC).
+    asr
+        Share of all attacked test samples that are classified as the attacker wants (ASR), as the
+        paper has it: a perfect model has the target class's own share. None without a target.
+    asr_others
+        The same without the samples that are of the target's class anyway: 0 for a perfect model.
+    accuracy_without_success
+        ACC · (1 − ASR), the paper's figure for both at once.
+    precision
+        Share of the accused (suspected or rejected) that attack; None where nobody is accused.
+    recall
+        Share of the attackers that are accused.
+    auroc
+        How often an attacker has less weight than an honest client, ties counted half.
+    attacker_weight
+        Share of the weight that went to attackers.
+    distance
+        Between the aggregated update and the robust mean, the mean of the honest clients' updates.
+    robust_mean_norm
+        Length of the robust mean, to compare the distance with.
+    clients
+        Everyone who took part.
+    error
+        Why the global model stayed as it was, where it did.
+    seconds
+        Where the time went; the only part that differs between equal runs.
+    """
+
+    round: int
+    accuracy: float
+    loss: float | None = None
+    asr: float | None = None
+    asr_others: float | None = None
+    accuracy_without_success: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    auroc: float | None = None
+    attacker_weight: float | None = None
+    distance: float | None = None
+    robust_mean_norm: float | None = None
+    clients: tuple[ClientRecord, ...] = ()
+    error: str | None = None
+    seconds: Seconds
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands.
+
+    Parameters
+    ----------
+    round
+        The last finished one; 0 where there is none.
+    model
+        The global model after it; None at the start.
+    fingerprint
+        Of what the run began with, as `RunFolder.save` was told.
+    """
+
+    round: int = 0
+    model: Mapping[str, Tensor] | None = None
+    fingerprint: str | None = None
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Parameters
+    ----------
+    path
+        Where it is, or will be.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._scenario = self.path / "scenario.toml"
+        self._rounds = self.path / "rounds.jsonl"
+        self._model = self.path / "model.safetensors"
+        self._checkpoint = self.path / "checkpoint.safetensors"
+
+    # ---------------------------------------------------------------- looking
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds were played."""
+        return self._model.is_file()
+
+    def records(self) -> list[RoundRecord]:
+        """Read the records of all finished rounds."""
+        if not self._rounds.is_file():
+            return []
+        records = []
+        lines = self._rounds.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                record = RoundRecord.model_validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                raise InputError(
+                    f"{self._rounds}, line {number}, is no record of a round: {first['msg']}"
+                ) from None
+            if record.round != number:
+                raise InputError(
+                    f"{self._rounds}, line {number}, is of round {record.round}: rounds are "
+                    "missing or double"
+                )
+            records.append(record)
+        return records  # what follows the last line's end was cut off while being written
+
+    def model(self) -> dict[str, Tensor]:
+        """Map the final model."""
+        return load_mapped(self._model)
+
+    # ---------------------------------------------------------------- running
+
+    @contextmanager
+    def held(self, scenario: str) -> Iterator[None]:
+        """Make the folder where there is none, and keep other processes out of it meanwhile.
+
+        Parameters
+        ----------
+        scenario
+            What is run, as TOML.
+
+        Raises
+        ------
+        InputError
+            Another process is at it, or the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise InputError(f"cannot write the run {self.path}: {error.strerror}") from error
+        with lock:
+            if not _lock(lock):
+                raise InputError(f"another process is at the run {self.path}")
+            if not self._scenario.is_file():
+                write_text_atomically(scenario, self._scenario)
+            yield
+
+    def clear(self) -> None:
+        """Forget what was run."""
+        # The model last: as long as it is there, the run counts as finished.
+        for file in (*self.path.glob("history-*.safetensors"), self._checkpoint, self._model):
+            file.unlink(missing_ok=True)
+        self._rounds.unlink(missing_ok=True)
+
+    def resume(self, rule: Rule) -> Checkpoint:
+        """Go back to the last checkpoint: records after it are dropped, the rule remembers.
+
+        Parameters
+        ----------
+        rule
+            Takes up what it remembered then, where it has history.
+        """
+        if not self._checkpoint.is_file():
+            self.clear()
+            return Checkpoint()
+        model = {name: tensor.clone() for name, tensor in load_mapped(self._checkpoint).items()}
+        about = json.loads(read_metadata(self._checkpoint)["fedimmune"])
+        number = int(about["round"])
+        self._keep_records(number)
+        if rule.has_history:
+            rule.restore(self._history(number))
+        return Checkpoint(number, model, about["fingerprint"])
+
+    def append(self, record: RoundRecord) -> None:
+        """Add a record; it is on disk when this returns."""
+        with self._rounds.open("a", encoding="utf-8") as file:
+            file.write(record.model_dump_json() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save(
+        self, number: int, model: Mapping[str, Tensor], fingerprint: str, rule: Rule, *, last: bool
+    ) -> None:
+        """Replace the checkpoint, or write the final model after the last round.
+
+        Parameters
+        ----------
+        number
+            Of the round that is finished.
+        model
+            The global model after it.
+        fingerprint
+            Of what the run began with.
+        rule
+            Its history is saved too, where it has one.
+        last
+            Whether this was the last round.
+        """
+        metadata = {"fedimmune": json.dumps({"round": number, "fingerprint": fingerprint})}
+        if rule.has_history:
+            rule.save(self._history(number))
+        write_atomically(model, self._model if last else self._checkpoint, metadata)
+        if last:
+            self._checkpoint.unlink(missing_ok=True)
+        for file in self.path.glob("history-*.safetensors"):
+            if file != self._history(number):
+                file.unlink()
+
+    def _history(self, number: int) -> Path:
+        return self.path / f"history-{number}.safetensors"
+
+    def _keep_records(self, count: int) -> None:
+        lines = self._rounds.read_bytes().split(b"\n") if self._rounds.is_file() else [b""]
+        if len(lines) - 1 < count:
+            raise InputError(
+                f"{self.path} is damaged: its checkpoint is of round {count}, but there are "
+                f"{len(lines) - 1} records; force the run to begin anew"
+            )
+        kept = sum(len(line) + 1 for line in lines[:count])
+        os.truncate(self._rounds, kept)
+        self.records()  # what is kept must be readable
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock an open file until it is closed, or its process ends in whatever way."""
+    try:
+        import fcntl  # noqa: PLC0415 (not on every system)
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,211 @@
+"""What a task is: a data set, a model and a recipe for training it, together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedimmune.errors import InputError
+from fedimmune.registry import Named
+
+__all__ = ["Data", "Facts", "Recipe", "Samples", "SourceFile", "Task"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples with their labels.
+
+    Parameters
+    ----------
+    inputs
+        One row a sample, as the model takes them: decoded, resized and normalised.
+    labels
+        One class a sample, int64, from 0.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels) or self.labels.ndim != 1:
+            raise InputError(
+                f"one label a sample is needed: there are {len(self.inputs)} samples and labels "
+                f"of shape {tuple(self.labels.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What can be known of a data set without looking at its samples.
+
+    Parameters
+    ----------
+    classes
+        How many there are.
+    shape
+        One sample's shape; images are (channels, height, width).
+    highest
+        For images: each channel's highest value after normalising. None for anything else.
+    """
+
+    classes: int
+    shape: tuple[int, ...]
+    highest: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, ready to train on.
+
+    Parameters
+    ----------
+    clients
+        What is divided among the clients.
+    server
+        What the server has: models are tested on it, and no client ever sees it.
+    classes
+        How many classes there are.
+    highest
+        For images: each channel's highest value after normalising, which is what an attacker's
+        pattern is drawn in. None for anything else.
+    extras
+        Further tensors that the model is built with, such as word vectors.
+    file
+        The prepared file whose tensors these are views of, where there is one.
+    """
+
+    clients: Samples
+    server: Samples
+    classes: int
+    highest: tuple[float, ...] | None = None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, samples in (("clients", self.clients), ("server", self.server)):
+            if not len(samples):
+                raise InputError(f"there are no samples for the {name}")
+            if samples.labels.dtype != torch.int64:
+                raise InputError(f"labels must be int64; the {name}' are {samples.labels.dtype}")
+            least, most = int(samples.labels.min()), int(samples.labels.max())
+            if least < 0 or most >= self.classes:
+                raise InputError(
+                    f"with {self.classes} classes, labels run from 0 to {self.classes - 1}; "
+                    f"the {name}' run from {least} to {most}"
+                )
+        if self.highest is not None:
+            shape = tuple(self.clients.inputs.shape[1:])
+            if len(shape) != 3 or len(self.highest) != shape[0]:
+                raise InputError(
+                    f"`highest` gives one value a channel of images (channels, height, width); "
+                    f"there are {len(self.highest)} values for samples of shape {shape}"
+                )
+
+    @property
+    def facts(self) -> Facts:
+        """What can be known without looking at samples."""
+        return Facts(self.classes, tuple(self.clients.inputs.shape[1:]), self.highest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a task is trained unless a scenario says otherwise.
+
+    Parameters
+    ----------
+    rounds
+        How many rounds the server plays.
+    lr, momentum, weight_decay
+        Of each client's stochastic gradient descent.
+    batch
+        Samples a batch.
+    local_epochs
+        How often a client goes through its data in a round.
+    """
+
+    rounds: int
+    lr: float
+    momentum: float = 0.5
+    weight_decay: float = 0.0
+    batch: int = 128
+    local_epochs: int = 1
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """What became of comparing a file, or a folder of files, with what was published.
+
+    Parameters
+    ----------
+    path
+        Where it is, or should be.
+    verdict
+        "whole": it is what was published. "differs": it is not, as in a subset. "missing": it is
+        not there. "unknown": nothing was published that it could be compared with.
+    detail
+        More about it, such as how many files a folder has; or nothing.
+    """
+
+    path: Path
+    verdict: Literal["whole", "differs", "missing", "unknown"]
+    detail: str = ""
+
+
+class Task(Named, ABC):
+    """A data set, a model and a recipe.
+
+    Parameters of a task are keyword-only arguments of its constructor; each is kept in an
+    attribute of its name.
+    """
+
+    recipe: ClassVar[Recipe]
+    source: ClassVar[str] = ""
+    """Where the data is from."""
+
+    @abstractmethod
+    def load(self, place: Path) -> Data:
+        """Load the data.
+
+        Parameters
+        ----------
+        place
+            The folder in which data sets lie, each in its own folder.
+
+        Raises
+        ------
+        InputError
+            Files are missing or damaged; the message says which and what to do.
+        """
+
+    def check(self, place: Path) -> list[SourceFile]:
+        """Compare the files that the data is made from with what was published.
+
+        Nothing is downloaded. By default there are none.
+
+        Parameters
+        ----------
+        place
+            The folder in which data sets lie.
+        """
+        return []
+
+    @abstractmethod
+    def model(self, data: Data) -> nn.Module:
+        """Build the model with fresh weights; the caller has seeded PyTorch.
+
+        It maps a batch of inputs to one number a class (logits). What is not in its state dict
+        is not trained, sent or aggregated.
+        """
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """What clients minimise: the mean over a batch. By default the cross-entropy."""
+        return nn.functional.cross_entropy(outputs, labels)
