@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench bench-rules clean
+.PHONY: help install demo test lint format test-data bench bench-rules bench-simulate clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -32,7 +32,11 @@ demo: $(VENV)/.core ## one round under attack, aggregated by every rule side by 
 	$(BIN)/fedimmune demo
 
 test: $(VENV)/.dev ## run the tests (minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not data"
+
+test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
+	@test -n "$$FEDIMMUNE_DATA" || { echo "set FEDIMMUNE_DATA to the folder of data sets"; exit 1; }
+	$(BIN)/python -m pytest -m data -v
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .
@@ -43,7 +47,7 @@ format: $(VENV)/.dev ## put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-rules ## all benchmarks
+bench: bench-rules bench-simulate ## all benchmarks
 
 # ByzFL is a peer to measure beside, not a dependency; its own dependencies are not needed.
 bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-rules.json
@@ -51,6 +55,9 @@ bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-
 		|| $(PIP) install --quiet --no-deps byzfl==0.0.11 \
 		|| echo "ByzFL cannot be had here: its column stays empty"
 	$(BIN)/python -m benchmarks.rules
+
+bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench-simulate.json
+	$(BIN)/python -m benchmarks.simulate
 
 clean: ## remove .venv and build
 	rm -rf $(VENV) build

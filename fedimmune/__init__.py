@@ -14,27 +14,43 @@ if TYPE_CHECKING:
     from fedimmune.aggregation import Aggregation as Aggregation
     from fedimmune.aggregation import Verdict as Verdict
     from fedimmune.errors import FedimmuneError as FedimmuneError
+    from fedimmune.federation import Scenario as Scenario
+    from fedimmune.federation import simulate as simulate
     from fedimmune.geometry import Geometry as Geometry
     from fedimmune.geometry import measure as measure
     from fedimmune.on_disk import aggregate_files as aggregate_files
     from fedimmune.rules import Rule as Rule
     from fedimmune.rules import create as create
     from fedimmune.rules import names as names
+    from fedimmune.runs import RoundRecord as RoundRecord
+    from fedimmune.runs import RunFolder as RunFolder
+    from fedimmune.tasks import Data as Data
+    from fedimmune.tasks import Recipe as Recipe
+    from fedimmune.tasks import Samples as Samples
+    from fedimmune.tasks import Task as Task
     from fedimmune.updates import Updates as Updates
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Aggregation": "fedimmune.aggregation",
+    "Data": "fedimmune.tasks",
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
+    "Recipe": "fedimmune.tasks",
+    "RoundRecord": "fedimmune.runs",
     "Rule": "fedimmune.rules",
+    "RunFolder": "fedimmune.runs",
+    "Samples": "fedimmune.tasks",
+    "Scenario": "fedimmune.federation",
+    "Task": "fedimmune.tasks",
     "Updates": "fedimmune.updates",
     "Verdict": "fedimmune.aggregation",
     "aggregate_files": "fedimmune.on_disk",
     "create": "fedimmune.rules",
     "measure": "fedimmune.geometry",
     "names": "fedimmune.rules",
+    "simulate": "fedimmune.federation",
 }
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604

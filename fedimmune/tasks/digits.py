@@ -27,7 +27,7 @@ class Digits(Task):
     name = "digits"
     summary = "1,797 bundled handwritten digits at 16×16, a small convolutional net"
     source = "bundled with scikit-learn (UCI, Alpaydin and Kaynak 1998)"
-    recipe = Recipe(rounds=30, lr=0.1, batch=16)
+    recipe = Recipe(rounds=20, lr=0.1, batch=16)
 
     def load(self, place: Path) -> Data:
         from sklearn.datasets import load_digits  # noqa: PLC0415 (slow to import)
@@ -56,9 +56,9 @@ class DigitsNet(nn.Module):
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 8, 3)
-        self.conv2 = nn.Conv2d(8, 16, 3)
-        self.fc1 = nn.Linear(16 * 2 * 2, 32)
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
+        self.fc1 = nn.Linear(16 * 4 * 4, 32)
         self.fc2 = nn.Linear(32, classes)
 
     def forward(self, images: Tensor) -> Tensor:
