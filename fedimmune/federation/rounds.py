@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,7 @@ def simulate(
     workers: int | None = None,
     force: bool = False,
     observer: Observer | None = None,
-) -> Iterator[RoundRecord]:
+) -> Generator[RoundRecord, None, None]:
     """Play a scenario's rounds, and yield the record of each as soon as it is finished.
 
     The same scenario gives the same bits on the same machine with the same versions of PyTorch,

@@ -1,75 +1,24 @@
-"""The command line: ``fedimmune aggregate | rules | demo``.
-
-Results go to standard output, progress and remarks to standard error. PyTorch is imported by the
-commands that need it, so that ``--help`` is quick.
-"""
+"""``fedimmune aggregate``: client files into the next global model."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from fedimmune import __version__
-from fedimmune.errors import FedimmuneError, InputError, ParameterError
+from fedimmune.cli.app import app
+from fedimmune.cli.terminal import console, read_setting, remarks
+from fedimmune.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from fedimmune.rules import Rule
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    help="An immune system for federated learning.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-# PyTorch's threads spin while they wait for each other: quickest on idle cores, but on a busy
-# machine far slower than sleeping (docs/benchmarks.md). Has to be set before PyTorch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-_INTERRUPTED = 130
-_WIDE = 140
-"""Columns of a table that goes to a file or a pipe, where nothing tells the width."""
-
-
-def main() -> None:
-    """Run the command line; an error is one line on standard error and exit code 1."""
-    try:
-        app()
-    except FedimmuneError as error:
-        typer.echo(f"fedimmune: {' '.join(str(error).split())}", err=True)
-        sys.exit(1)
-    except SystemExit as stop:
-        if stop.code == _INTERRUPTED:
-            typer.echo("fedimmune: interrupted", err=True)
-        raise
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fedimmune {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
-    ] = False,
-) -> None:
-    """An immune system for federated learning."""
+__all__ = ["aggregate"]
 
 
 @app.command()
@@ -142,67 +91,17 @@ def aggregate(
         written = {"output": None if output is None else str(output)}
         typer.echo(json.dumps({**aggregation.to_json(), **written}, indent=2))
         return
-    _console().print(aggregation)
+    console().print(aggregation)
     if output is not None:
         typer.echo(f"wrote {output}", err=True)
     else:
         typer.echo("nothing written: give -o FILE for the next model", err=True)
 
 
-@app.command()
-def rules(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
-) -> None:
-    """List the rules with their parameters and papers."""
-    from fedimmune.rules import find, names
-
-    found = [find(name) for name in names()]
-    if as_json:
-        described = [
-            {
-                "name": rule.name,
-                "summary": rule.summary,
-                "parameters": rule.parameters(),
-                "paper": rule.paper,
-            }
-            for rule in found
-        ]
-        typer.echo(json.dumps(described, indent=2))
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("rule", "what it gives", "parameters", "paper"):
-        table.add_column(heading, overflow="fold")
-    for rule in found:
-        parameters = "\n".join(
-            f"{name}{_symbol(rule.symbols.get(name))} = {_default(rule.name, value)}"
-            for name, value in rule.parameters().items()
-        )
-        table.add_row(f"[cyan]{rule.name}[/]", rule.summary, parameters or "–", rule.paper)
-    _console().print(table)
-
-
-@app.command()
-def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Another round.")] = 1,
-) -> None:
-    """One round with three attackers among ten clients, aggregated by every rule side by side."""
-    from fedimmune.demo import show
-
-    show(_console(), seed)
-
-
-def _console() -> Console:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without β and █ gets a ? there
-    console = Console()
-    known = console.is_terminal or "COLUMNS" in os.environ
-    return console if known else Console(width=_WIDE)
-
-
 @contextmanager
 def _progress() -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    error = Console(stderr=True)
+    error = remarks()
     with Progress(
         *columns,
         TimeRemainingColumn(),
@@ -235,16 +134,12 @@ def _check_told(rule: Rule, files: list[Path], samples: Path | None) -> None:
 
 
 def _setting(rule: str, text: str) -> tuple[str, Any]:
-    """Read ``name=value``: numbers, true and false as such; ids for the oracle as a list."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ParameterError(f"--set takes NAME=VALUE, not {text!r}")
+    """Read a parameter of a rule; ids for the oracle as a list."""
+    name, value = read_setting(text)
     if rule == "oracle":
-        return name, [client.strip() for client in value.split(",") if client.strip()]
-    try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
-        return name, value  # the rule says what is wrong with it
+        given = text.partition("=")[2]
+        return name, [client.strip() for client in given.split(",") if client.strip()]
+    return name, value
 
 
 def _read_samples(path: Path | None) -> dict[Any, float] | None:
@@ -257,17 +152,3 @@ def _read_samples(path: Path | None) -> dict[Any, float] | None:
     if not isinstance(counts, dict):
         raise InputError(f'{path} must hold an object of counts by client id: {{"a": 600, …}}')
     return counts
-
-
-def _symbol(symbol: str | None) -> str:
-    return f" ({symbol})" if symbol else ""
-
-
-def _default(rule: str, value: object) -> str:
-    if value is None:
-        return "not given" if rule == "oracle" else "by the number of clients"
-    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""``python -m fedimmune.cli``."""
+
+from fedimmune.cli import main
+
+main()

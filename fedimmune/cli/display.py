@@ -1,0 +1,204 @@
+"""What a simulation looks like while it runs: a line a round, and a bar below them."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from fedimmune.federation import Observer
+
+if TYPE_CHECKING:
+    from fedimmune.federation import Scenario
+    from fedimmune.federation.federation import Federation
+    from fedimmune.runs import ClientRecord, RoundRecord, RunFolder
+
+__all__ = ["Display"]
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_STRIP = 40
+"""More clients than that are not shown one by one."""
+_VERDICT_MARKS = {"rejected": "×", "failed": "!"}
+
+
+class Display(Observer):
+    """Shows a simulation: lines on standard output, the bar on standard error.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    out, remarks
+        Where lines go, and where the bar and remarks go.
+    silent
+        Show no lines; the bar is shown all the same, where there is a terminal.
+    """
+
+    def __init__(self, scenario: Scenario, out: Console, remarks: Console, *, silent: bool) -> None:
+        self._scenario, self._out, self._remarks = scenario, out, remarks
+        self._silent = silent
+        self._records: list[RoundRecord] = []
+        self._before = 0
+        self._began = time.perf_counter()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=remarks,
+            transient=True,
+            disable=not remarks.is_terminal,
+        )
+        self._rounds: TaskID | None = None
+        self._within: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    # ---------------------------------------------------------------- what it is told
+
+    def loading(self, task: str) -> None:
+        self._within = self._bar.add_task(f"loading {task}", total=None)
+
+    def starting(self, federation: Federation, finished: int) -> None:
+        self._before = finished
+        if self._within is not None:
+            self._bar.remove_task(self._within)
+        self._rounds = self._bar.add_task("rounds", total=self._scenario.rounds, completed=finished)
+        self._within = self._bar.add_task("training", total=None)
+        if finished:
+            self._remarks.print(f"going on after round {finished}", highlight=False)
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        if self._within is not None:
+            unit = "clients" if phase == "training" else "pieces"
+            self._bar.update(
+                self._within, description=f"{phase} {unit}", completed=done, total=total
+            )
+
+    def show(self, record: RoundRecord) -> None:
+        """Show a finished round."""
+        if not self._records and not self._silent:
+            self._heading(record)
+        self._records.append(record)
+        if self._rounds is not None and record.round > self._before:
+            self._bar.update(self._rounds, completed=record.round)
+        if not self._silent:
+            self._print(self._line(record))
+            if record.error:
+                self._print(Text(f"       the model stays as it was: {record.error}", "yellow"))
+
+    def finish(self, folder: RunFolder) -> None:
+        """Say what came of it, and where it is kept."""
+        last = self._records[-1]
+        if not self._silent:
+            for sentence in self._in_words(last):
+                self._out.print(sentence, highlight=False, soft_wrap=True)
+        played = len(self._records) - self._before
+        how = (
+            f"{played} rounds in {time.perf_counter() - self._began:.0f} s"
+            if self._rounds is not None
+            else "finished before; --force runs it anew"
+        )
+        self._remarks.print(f"{folder.path} ({how})", highlight=False, soft_wrap=True)
+
+    # ---------------------------------------------------------------- lines
+
+    def _print(self, line: Text) -> None:
+        # Above the bar, where both go to one terminal.
+        console = (
+            self._bar.console if self._out.is_terminal and not self._bar.disable else self._out
+        )
+        console.print(line, highlight=False, soft_wrap=True)
+
+    def _heading(self, record: RoundRecord) -> None:
+        s = self._scenario
+        attackers = [c.id for c in record.clients if c.attacks]
+        by = f"{s.attack.name} by {s.attackers} of {s.clients}" if s.attackers else "no attack"
+        title = f"{s.task.name} · {s.rule.name} · {by} · seed {s.seed}"
+        self._print(Text(title, "bold"))
+        if attackers and len(s_ids := [str(a) for a in attackers]) <= _STRIP:
+            self._print(Text(f"attackers: {' '.join(s_ids)}", "dim"))
+        columns = f"{'round':>7}   {'ACC':>6}"
+        columns += f"{'ASR':>8}" if record.asr is not None else ""
+        columns += f"{'on attackers':>14} " if record.attacker_weight is not None else ""
+        if _has_strip(record):
+            columns += "   weights by client"
+        self._print(Text(columns, "dim"))
+
+    def _line(self, record: RoundRecord) -> Text:
+        line = Text(f"{record.round:>4}/{self._scenario.rounds:<4} {record.accuracy:6.1%}")
+        if record.asr is not None:
+            line.append(f"  {record.asr:6.1%}", "red" if record.asr > 0.5 else "")
+        if record.attacker_weight is not None:
+            style = "red" if record.attacker_weight > 0.2 else "green"
+            line.append(f"   {record.attacker_weight:11.1%} ", style)
+        if _has_strip(record):
+            line.append("   ").append_text(_strip(record))
+        return line
+
+    def _in_words(self, last: RoundRecord) -> list[str]:
+        sentences = [f"After {last.round} rounds the model is right on {last.accuracy:.1%}."]
+        if last.asr is not None:
+            sentences[0] = sentences[0][:-1] + (
+                f", and does what the attackers want on {last.asr:.1%} of the attacked samples "
+                f"({_share(last.asr_others)} of those that are not of their class anyway)."
+            )
+        weights = [r.attacker_weight for r in self._records if r.attacker_weight is not None]
+        if weights:
+            mean = sum(weights) / len(weights)
+            sentences.append(f"Attackers had {mean:.1%} of the weight on average.")
+        failed = sum(r.error is not None for r in self._records)
+        if failed:
+            sentences.append(f"In {failed} rounds the model stayed as it was.")
+        return sentences
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _has_strip(record: RoundRecord) -> bool:
+    weighed = any(client.weight is not None for client in record.clients)
+    return weighed and len(record.clients) <= _STRIP
+
+
+def _strip(record: RoundRecord) -> Text:
+    """One cell a client, as high as its weight; attackers in red."""
+    largest = max((client.weight or 0) for client in record.clients) or 1
+    strip = Text()
+    for client in record.clients:
+        strip.append_text(_cell(client, largest))
+    return strip
+
+
+def _cell(client: ClientRecord, largest: float) -> Text:
+    if client.weight is None:
+        return Text(_VERDICT_MARKS.get(client.verdict, " ") + " ", "bold yellow")
+    if client.weight == 0:
+        return Text("· ", "dim red" if client.attacks else "dim")
+    level = _LEVELS[min(7, int(8 * client.weight / largest))]
+    return Text(level + " ", "red" if client.attacks else "green")

@@ -1,0 +1,104 @@
+"""``fedimmune rules | attacks | tasks``: what there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedimmune.cli.app import app
+from fedimmune.cli.terminal import console
+
+if TYPE_CHECKING:
+    from fedimmune.registry import Named
+
+__all__ = ["attacks", "rules", "tasks"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
+
+
+@app.command()
+def rules(as_json: AsJson = False) -> None:
+    """List the rules with their parameters and papers."""
+    from fedimmune.rules import find, names
+
+    found = [find(name) for name in names()]
+    facts: dict[str, Callable[[Any], Any]] = {"paper": lambda rule: rule.paper}
+    _list("rule", "what it gives", found, facts, as_json)
+
+
+@app.command()
+def attacks(as_json: AsJson = False) -> None:
+    """List the attacks with their parameters and papers."""
+    from fedimmune.attacks import find, names
+
+    found = [find(name) for name in names()]
+    facts: dict[str, Callable[[Any], Any]] = {
+        "acts on": lambda attack: attack.acts_on,
+        "paper": lambda attack: attack.paper,
+    }
+    _list("attack", "what an attacker does", found, facts, as_json)
+
+
+@app.command()
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks with their parameters, recipes and data."""
+    from fedimmune.tasks import find, names
+
+    found = [find(name) for name in names()]
+    facts: dict[str, Callable[[Any], Any]] = {
+        "recipe": lambda task: vars(task.recipe),
+        "data": lambda task: task.source,
+    }
+    _list("task", "what is learned", found, facts, as_json)
+
+
+def _list(
+    noun: str,
+    what: str,
+    members: Iterable[type[Named]],
+    facts: Mapping[str, Callable[[Any], Any]],
+    as_json: bool,
+) -> None:
+    if as_json:
+        described = [
+            {
+                "name": member.name,
+                "summary": member.summary,
+                "parameters": member.parameters(),
+                **{name.replace(" ", "_"): fact(member) for name, fact in facts.items()},
+            }
+            for member in members
+        ]
+        typer.echo(json.dumps(described, indent=2))
+        return
+    table = Table(box=None, padding=(0, 2, 1, 0), header_style="bold")
+    for heading in (noun, what, "parameters", *facts):
+        table.add_column(heading, overflow="fold")
+    for member in members:
+        parameters = "\n".join(
+            f"{name}{_symbol(member.symbols.get(name))} = {_default(member.name, value)}"
+            for name, value in member.parameters().items()
+        )
+        others = [_shown(fact(member)) for fact in facts.values()]
+        table.add_row(f"[cyan]{member.name}[/]", member.summary, parameters or "–", *others)
+    console().print(table)
+
+
+def _shown(fact: object) -> str:
+    if isinstance(fact, Mapping):
+        return "\n".join(f"{name} = {value}" for name, value in fact.items())
+    return str(fact)
+
+
+def _symbol(symbol: str | None) -> str:
+    return f" ({symbol})" if symbol else ""
+
+
+def _default(owner: str, value: object) -> str:
+    if value is None:
+        return "by the number of clients" if owner in {"krum", "multi-krum"} else "not given"
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
