@@ -78,7 +78,8 @@ class Federation:
         self._warn_of_empty_clients()
         with seeded(scenario.seed, "model"):
             first = task.model(data).state_dict()
-        setup = Setup(scenario, task, data, self.parts, self.attackers)
+        self.anchor, self.tested = _set_aside(len(data.server), scenario.anchor)
+        setup = Setup(scenario, task, data, self.parts, self.attackers, self.tested)
         layout, rows = Layout(first), len(self.participants(1))
         count = _usual_workers(scenario, data) if workers is None else workers
         self._crew: Crew = (
@@ -122,8 +123,8 @@ class Federation:
         return Sent(Updates.from_states(updates, samples=samples), failed)
 
     def test(self, on_done: OnDone) -> Counts:
-        """Test the global model on the server's samples."""
-        jobs = [TestJob(start) for start in range(0, len(self.data.server), PIECE)]
+        """Test the global model on the server's samples that are not set aside."""
+        jobs = [TestJob(start) for start in range(0, len(self.tested), PIECE)]
         return sum(self._do(jobs, on_done), Counts())
 
     def fingerprint(self) -> str:
@@ -176,6 +177,17 @@ class Federation:
                 len(self.parts),
                 len(self.data.clients),
             )
+
+
+def _set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
+    """Part the server's samples: for its own update, and for testing; the same in all scenarios."""
+    if anchor >= samples:
+        raise InputError(
+            f"{anchor} of the server's {samples} samples cannot be set aside as an anchor: "
+            "none would be left to test on"
+        )
+    order = torch.randperm(samples, generator=generator(0, "anchor"))
+    return order[:anchor].sort().values, order[anchor:].sort().values
 
 
 def _check_device(device: str) -> None:

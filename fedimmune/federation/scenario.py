@@ -142,6 +142,10 @@ class Scenario(BaseModel):
         Share of the clients that takes part in a round; who, is drawn by the seed.
     rounds, local_epochs, batch, optimiser
         The recipe.
+    anchor
+        How many of the server's samples are set aside for an update of its own, the anchor, which
+        rules may compare clients with. Models are tested on the others, whatever the rule, so that
+        all are measured alike.
     seed
         Where all chance is from. Scenarios with the same seed have the same data, attackers and
         first model, whatever their rule and attack.
@@ -172,6 +176,7 @@ class Scenario(BaseModel):
         default_factory=lambda known: _recipe(known).local_epochs, ge=1, strict=True
     )
     batch: int = Field(default_factory=lambda known: _recipe(known).batch, ge=1, strict=True)
+    anchor: int = Field(default_factory=lambda known: _recipe(known).anchor, ge=0, strict=True)
     optimiser: Optimiser = Field(default_factory=dict, validate_default=True)
     seed: int = Field(1, ge=0, lt=2**63, strict=True)
     device: str = "cpu"

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedimmune.attacks import Attack
 from fedimmune.tasks import Facts, Samples, Task
@@ -77,15 +77,15 @@ def test_piece(
     model: nn.Module,
     task: Task,
     samples: Samples,
-    start: int,
+    indices: Tensor,
     attack: Attack,
     facts: Facts,
     device: torch.device,
 ) -> Counts:
-    """Test a model on one piece of the test samples."""
+    """Test a model on a few samples, by their numbers."""
     model.eval()
-    inputs = samples.inputs[start : start + PIECE].to(device)
-    labels = samples.labels[start : start + PIECE].to(device)
+    inputs = samples.inputs.index_select(0, indices).to(device)
+    labels = samples.labels.index_select(0, indices).to(device)
     outputs = model(inputs)
     counts = Counts(
         samples=len(labels),

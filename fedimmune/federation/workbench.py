@@ -12,7 +12,7 @@ from torch import Tensor
 from fedimmune.federation.arena import Arena
 from fedimmune.federation.client import train_client, write_update
 from fedimmune.federation.scenario import Scenario
-from fedimmune.federation.testing import Counts, test_piece
+from fedimmune.federation.testing import PIECE, Counts, test_piece
 from fedimmune.tasks import Data, Task
 
 __all__ = ["Job", "Setup", "TestJob", "TrainJob", "Workbench", "one_thread"]
@@ -71,6 +71,8 @@ class Setup:
         Numbers of each client's samples.
     attackers
         Which clients attack.
+    tested
+        Numbers of the server's samples that models are tested on.
     """
 
     scenario: Scenario
@@ -78,6 +80,7 @@ class Setup:
     data: Data
     parts: list[Tensor]
     attackers: frozenset[int]
+    tested: Tensor
 
 
 class Workbench:
@@ -111,7 +114,7 @@ class Workbench:
                 self._model,
                 self._setup.task,
                 self._setup.data.server,
-                job.start,
+                self._setup.tested[job.start : job.start + PIECE],
                 self._attack,
                 self._facts,
                 self._device,

@@ -84,6 +84,7 @@ class Processes:
                 data=file,
                 parts=setup.parts,
                 attackers=setup.attackers,
+                tested=setup.tested,
                 layout=layout,
                 rows=rows,
                 arena=self.arena.file,
@@ -203,5 +204,6 @@ def serve(kit: dict[str, Any]) -> Workbench:
         read_data(kit["data"]),
         kit["parts"],
         kit["attackers"],
+        kit["tested"],
     )
     return Workbench(setup, arena)

@@ -130,6 +130,8 @@ class Recipe:
         Samples a batch.
     local_epochs
         How often a client goes through its data in a round.
+    anchor
+        How many of the server's samples are set aside for an update of its own.
     """
 
     rounds: int
@@ -138,6 +140,7 @@ class Recipe:
     weight_decay: float = 0.0
     batch: int = 128
     local_epochs: int = 1
+    anchor: int = 500
 
 
 @dataclass(frozen=True)

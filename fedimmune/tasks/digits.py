@@ -27,7 +27,7 @@ class Digits(Task):
     name = "digits"
     summary = "1,797 bundled handwritten digits at 16×16, a small convolutional net"
     source = "bundled with scikit-learn (UCI, Alpaydin and Kaynak 1998)"
-    recipe = Recipe(rounds=20, lr=0.1, batch=16)
+    recipe = Recipe(rounds=20, lr=0.1, batch=16, anchor=100)
 
     def load(self, place: Path) -> Data:
         from sklearn.datasets import load_digits  # noqa: PLC0415 (slow to import)

@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from torch import Tensor
+
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, write_atomically
 from fedimmune.tasks.base import Data, Samples
@@ -31,8 +33,19 @@ def write_data(data: Data, path: Path) -> None:
     for part in _PARTS:
         samples: Samples = getattr(data, part)
         tensors |= {f"{part}.inputs": samples.inputs, f"{part}.labels": samples.labels}
+    _part(tensors)
     about = json.dumps({"classes": data.classes, "highest": data.highest})
     write_atomically(tensors, path, {"format": _FORMAT, "about": about})
+
+
+def _part(tensors: dict[str, Tensor]) -> None:
+    """Give views of one tensor a memory each: the format has no shared ones."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        if memory in seen:
+            tensors[name] = tensor.clone()
+        seen.add(memory)
 
 
 def read_data(path: Path) -> Data:

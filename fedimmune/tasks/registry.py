@@ -11,11 +11,19 @@ from typing import Any
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Registry, make
 from fedimmune.tasks.base import Task
+from fedimmune.tasks.cifar10 import Cifar10
+from fedimmune.tasks.cifar100 import Cifar100
 from fedimmune.tasks.digits import Digits
+from fedimmune.tasks.fashion_mnist import FashionMnist
+from fedimmune.tasks.imdb import Imdb
+from fedimmune.tasks.mnist import Mnist
+from fedimmune.tasks.tiny_imagenet import TinyImagenet
 
 __all__ = ["create", "find", "names", "register"]
 
-_TASKS: Registry[Task] = Registry("task", (Digits,))
+_TASKS: Registry[Task] = Registry(
+    "task", (Digits, Mnist, FashionMnist, Cifar10, Cifar100, TinyImagenet, Imdb)
+)
 
 register = _TASKS.register
 names = _TASKS.names

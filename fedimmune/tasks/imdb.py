@@ -1,0 +1,154 @@
+"""IMDb: 50,000 reviews of films, half of them praise (Maas et al., 2011)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fedimmune.errors import InputError, ParameterError
+from fedimmune.tasks.base import Data, Recipe, Samples, SourceFile, Task
+from fedimmune.tasks.downloads import Archive, need_folder
+from fedimmune.tasks.folders import count_verdict, files_in
+from fedimmune.tasks.gru import WordGRU
+from fedimmune.tasks.prepared import prepared
+from fedimmune.tasks.progress import tracked
+from fedimmune.tasks.splits import check_labels, tell_subset
+from fedimmune.tasks.words import commonest, ids_of, read_vectors, words_of
+
+__all__ = ["Imdb"]
+
+_KINDS = ("neg", "pos")
+"""In the order of their labels."""
+_WORDS = 25_000
+_LENGTH = 200
+_TRAIN = _TEST = 25_000
+_WAY = 1
+"""Counts the ways of preparing; a new one must not find files of an old one."""
+
+
+class Imdb(Task):
+    """Reviews of films, with a recurrent net over frozen word vectors.
+
+    The 25,000 commonest words of the training reviews are known; of a review, the last 200 words
+    are taken.
+
+    Parameters
+    ----------
+    vectors
+        The file of word vectors, in word2vec's text form: a path, or a name in the folder of data
+        sets. None takes the only file ``*.vec`` there.
+    """
+
+    name = "imdb"
+    summary = "50,000 film reviews of 200 words, a GRU over frozen word vectors"
+    source = "https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al. 2011)"
+    recipe = Recipe(rounds=10, lr=0.01, batch=128)
+
+    archive: ClassVar[Archive] = Archive(
+        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        "7c2ac02c03563afcf9b574c7e56c153a",
+        "aclImdb",
+    )
+
+    def __init__(self, *, vectors: str | None = None) -> None:
+        if vectors is not None and not isinstance(vectors, str | os.PathLike):
+            raise ParameterError(f"{self.name}: vectors must be the path of a file: {vectors!r}")
+        self.vectors = None if vectors is None else os.fspath(vectors)
+
+    def load(self, place: Path) -> Data:
+        vectors = self._vectors_file(place)  # first: it may be what cannot be downloaded
+        folder = need_folder(self.name, place, self.archive, ("train", "test"))
+        train, test = self._files(folder / "train"), self._files(folder / "test")
+        sources = [vectors, *(file for files in (*train, *test) for file in files)]
+        settings = {"way": _WAY, "words": _WORDS, "length": _LENGTH}
+        data = prepared(
+            self.name, place, sources, settings, lambda: self._read(train, test, vectors)
+        )
+        tell_subset(self.name, data, _TRAIN, _TEST, "reviews")
+        return data
+
+    def check(self, place: Path) -> list[SourceFile]:
+        folder = place / self.archive.folder
+        found = [
+            count_verdict(
+                folder / half,
+                sum(len(files_in(folder / half / kind, ".txt")) for kind in _KINDS),
+                published,
+            )
+            for half, published in (("train", _TRAIN), ("test", _TEST))
+        ]
+        try:
+            return [*found, SourceFile(self._vectors_file(place), "unknown", "word vectors")]
+        except InputError as error:
+            return [*found, SourceFile(place / (self.vectors or "*.vec"), "missing", str(error))]
+
+    def model(self, data: Data) -> nn.Module:
+        return WordGRU(data.extras["vectors"], classes=data.classes)
+
+    def _vectors_file(self, place: Path) -> Path:
+        if self.vectors is not None:
+            named = (place / self.vectors, Path(self.vectors))
+            found = next((path for path in named if os.path.isfile(path)), None)
+            if found is None:
+                raise InputError(
+                    f"{self.name}: there is no file of word vectors {self.vectors}, nor "
+                    f"{named[0]}. {_WHERE_FROM}"
+                )
+            return found
+        candidates = files_in(place, ".vec")
+        if not candidates:
+            raise InputError(
+                f"{self.name}: there are no word vectors: a file *.vec is expected in {place}. "
+                f"{_WHERE_FROM}"
+            )
+        if len(candidates) > 1:
+            names = ", ".join(path.name for path in candidates)
+            raise InputError(
+                f"{self.name}: there are several files of word vectors in {place}: {names}. Say "
+                "which with the task's parameter `vectors`"
+            )
+        return candidates[0]
+
+    def _files(self, half: Path) -> list[list[Path]]:
+        found = [files_in(half / kind, ".txt") for kind in _KINDS]
+        for kind, files in zip(_KINDS, found, strict=True):
+            if not files:
+                raise InputError(f"{self.name}: {half / kind} holds no reviews (*.txt)")
+        return found
+
+    def _read(self, train: list[list[Path]], test: list[list[Path]], vectors: Path) -> Data:
+        texts = [self._words(files, "Reading reviews") for files in (*train, *test)]
+        of_train, of_test = texts[0] + texts[1], texts[2] + texts[3]
+        known = commonest(of_train, _WORDS)
+        halves = []
+        for words, files in ((of_train, train), (of_test, test)):
+            labels = torch.arange(2).repeat_interleave(torch.tensor([len(each) for each in files]))
+            check_labels(self.name, files[0][0].parent.parent, labels, len(words), 2)
+            halves.append(Samples(ids_of(words, known, _LENGTH), labels))
+        extras = {"vectors": read_vectors(vectors, known)}
+        return Data(halves[0], halves[1], classes=2, extras=extras)
+
+    def _words(self, files: Sequence[Path], doing: str) -> list[list[str]]:
+        found = []
+        for file in tracked(files, doing):
+            try:
+                words = words_of(file.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"{self.name}: {file} cannot be read: {error}") from error
+            if not words:
+                raise InputError(f"{self.name}: {file} holds no words")
+            found.append(words)
+        return found
+
+
+_WHERE_FROM = (
+    "Vectors can be had from FastText (https://fasttext.cc/docs/en/english-vectors.html, *.vec) "
+    "or GloVe (https://nlp.stanford.edu/projects/glove/, with a first line `count size` added); "
+    "put one there, or name the folder of data sets with --data DIR or FEDIMMUNE_DATA, or the file "
+    "with the task's parameter `vectors`"
+)

@@ -1,0 +1,229 @@
+"""`fedimmune simulate` as people use it; the engine itself is tested in tests/federation."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fedimmune.cli import app, main
+from fedimmune.federation import Scenario
+
+QUICK = ("simulate", "--rounds", "2", "--set", "local_epochs=1")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDIMMUNE_DATA", raising=False)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def attempt(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedimmune", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert len(printed.err.strip().splitlines()) == 1
+        return printed.err
+
+    return attempt
+
+
+def only_run(folder: Path) -> Path:
+    runs = list((folder / "runs").iterdir())
+    assert len(runs) == 1
+    return runs[0]
+
+
+def test_a_line_a_round_and_the_run_is_kept(folder: Path) -> None:
+    result = call(*QUICK, "--rule", "krum", "--attack", "backdoor", "--attackers", "3")
+    assert result.exit_code == 0
+    assert "digits · krum · backdoor by 3 of 10 · seed 1" in result.stdout
+    assert re.search(r"^ +1/2 +\d+\.\d%", result.stdout, re.MULTILINE)
+    assert re.search(r"^ +2/2 +\d+\.\d%", result.stdout, re.MULTILINE)
+    run = only_run(folder)
+    assert run.name in result.stderr.replace("\n", "")
+    assert Scenario.from_toml(run).attackers == 3
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
+
+
+def test_json_is_what_is_on_disk(folder: Path) -> None:
+    result = call(*QUICK, "--json")
+    assert result.stdout == (only_run(folder) / "rounds.jsonl").read_text()
+    assert [json.loads(line)["round"] for line in result.stdout.splitlines()] == [1, 2]
+
+
+def test_a_finished_run_is_shown_again_unless_forced() -> None:
+    first = call(*QUICK, "--json").stdout
+    again = call(*QUICK, "--json")
+    assert again.stdout == first, "even the seconds: nothing was run"
+    assert "finished before" in again.stderr
+    forced = call(*QUICK, "--json", "--force")
+    assert "finished before" not in forced.stderr
+
+    def bare(text: str) -> list[dict[str, Any]]:
+        return [{**json.loads(line), "seconds": None} for line in text.splitlines()]
+
+    assert bare(forced.stdout) == bare(first)
+
+
+def test_any_field_can_be_set_and_a_run_can_be_varied(folder: Path) -> None:
+    call(
+        *QUICK,
+        *("--attack", "backdoor", "--set", "attack.shift_x=5", "--set", "optimiser.lr=0.05"),
+        *("--set", "partition.name=iid", "--set", "participation=0.5", "--set", "rule.name=krum"),
+        *("--set", "rule.attackers=1"),
+    )
+    run = only_run(folder)
+    scenario = Scenario.from_toml(run)
+    assert scenario.attack.parameters["shift_x"] == 5
+    assert scenario.optimiser.lr == 0.05
+    assert scenario.partition.name == "iid"
+    assert scenario.rule.parameters == {"attackers": 1}
+    call("simulate", str(run), "--seed", "9", "--runs", "others")
+    varied = Scenario.from_toml(next((folder / "others").iterdir()))
+    assert varied == scenario.model_copy(update={"seed": 9})
+
+
+def test_a_scenario_file(folder: Path) -> None:
+    (folder / "mine.toml").write_text('rounds = 1\nrule = "median"\n[task]\nname = "digits"\n')
+    result = call("simulate", "mine.toml")
+    assert "digits · median · no attack · seed 1" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--task", "mnits"), "no task 'mnits'; there are digits"),
+        (("--rule", "krumm"), "no rule 'krumm'"),
+        (("--attack", "backdoor", "--set", "attack.shift_y=14"), "does not fit"),
+        (("--attackers", "11", "--attack", "backdoor"), "11 attackers among 10"),
+        (("--set", "attack.colour=3", "--attack", "backdoor"), "no parameter 'colour'"),
+        (("--set", "colour=3"), "no field 'colour'; there are task"),
+        (("--set", "optimiser.speed=3"), "no field 'speed'"),
+        (("--set", "rounds.deep=3"), "no field 'rounds.deep'"),
+        (("--set", "rounds"), "--set takes NAME=VALUE"),
+        (("--rounds", "0"), "rounds: it should be greater than or equal to 1"),
+        (("nowhere.toml",), "cannot read the scenario nowhere.toml"),
+        (("--task", "nowhere:Thing"), "cannot import 'nowhere'"),
+        (("--task", "json:JSONDecoder"), "no subclass of fedimmune.tasks.Task"),
+        (("--rule", "krum", "--clients", "2"), "krum needs at least 3 clients"),
+        (("--set", "device=cuda:99"), "cannot compute on device 'cuda:99'"),
+        (("--set", "anchor=899"), "none would be left to test on"),
+    ],
+)
+def test_bad_input_is_one_line_that_helps(
+    refused: Callable[..., str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in refused("simulate", *arguments)
+
+
+def test_a_broken_scenario_file(refused: Callable[..., str], folder: Path) -> None:
+    (folder / "broken.toml").write_text("rounds = = 1")
+    assert "broken.toml is no TOML" in refused("simulate", "broken.toml")
+
+
+def test_runs_that_cannot_be_written(refused: Callable[..., str], folder: Path) -> None:
+    (folder / "runs").write_text("in the way")
+    assert "cannot write the run" in refused(*QUICK)
+
+
+def test_missing_data_says_what_is_expected_where(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    said = refused("simulate", "--task", "mnist", "--data", "empty")
+    assert "train-images-idx3-ubyte.gz" in said
+    assert "--data DIR or FEDIMMUNE_DATA" in said
+
+
+def test_tensorboard_gets_the_usual_scalars(folder: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
+        EventAccumulator,
+    )
+
+    for _ in range(2):  # a second call must not double anything
+        call(*QUICK, "--attack", "backdoor", "--tensorboard", "boards")
+    events = EventAccumulator(str(next((folder / "boards").iterdir())))
+    events.Reload()
+    record = json.loads((only_run(folder) / "rounds.jsonl").read_text().splitlines()[-1])
+    for tag in ("accuracy", "asr", "detection/attacker_weight", "weight/3"):
+        assert [event.step for event in events.Scalars(tag)] == [1, 2]
+    assert events.Scalars("accuracy")[-1].value == pytest.approx(record["accuracy"])
+
+
+def test_interrupted_by_the_keyboard_it_says_so_and_goes_on(folder: Path) -> None:
+    command = [sys.executable, "-m", "fedimmune.cli", "simulate", "--rounds", "400", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(2)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert (only_run(folder) / "checkpoint.safetensors").is_file()
+
+
+# ---------------------------------------------------------------- lists and data
+
+
+@pytest.mark.parametrize("what", ["rules", "attacks", "tasks"])
+def test_lists_name_everything(what: str) -> None:
+    listed = json.loads(call(what, "--json").stdout)
+    shown = call(what).stdout
+    assert len(listed) >= 4
+    for each in listed:
+        assert each["name"] in shown
+        assert each["summary"]
+
+
+def test_data_is_counted() -> None:
+    found = json.loads(call("data", "digits", "--json").stdout)
+    assert found["classes"] == 10
+    assert sum(found["parts"]["clients"]["by_class"]) == 898
+    assert found["parts"]["server"]["samples"] == 899
+    assert "898" in call("data", "digits").stdout
+
+
+# ---------------------------------------------------------------- a task of one's own
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
+
+
+def test_the_example_of_an_own_task_runs_from_the_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    command = re.search(r"^fedimmune (simulate --task blobs.*)$", PAGE.read_text(), re.MULTILINE)
+    assert example
+    assert command
+    (folder / "blobs.py").write_text(example[1])
+    monkeypatch.syspath_prepend(str(folder))
+    result = call(*command[1].split(), "--set", "task.spread=0.8", "--json", "--workers", "2")
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(records) == 5
+    assert records[-1]["accuracy"] > 0.5
