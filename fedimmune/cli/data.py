@@ -45,9 +45,9 @@ def data(
 
     made = create(task, **dict(read_setting(text) for text in settings or []))
     folder = data_folder(place)
-    with remarks().status(f"loading {made.name} from {folder} …"):
-        loaded = made.load(folder)
-        sources = made.check(folder)
+    remarks().print(f"loading {made.name} from {folder} …", highlight=False, soft_wrap=True)
+    loaded = made.load(folder)
+    sources = made.check(folder)
     found = _described(loaded)
     if as_json:
         checked = [

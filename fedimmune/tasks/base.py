@@ -140,7 +140,7 @@ class Recipe:
     weight_decay: float = 0.0
     batch: int = 128
     local_epochs: int = 1
-    anchor: int = 500
+    anchor: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Cifar10(ResNetTask):
     name = "cifar10"
     summary = "60,000 photographs of 10 kinds at 32×32, ResNet-18"
     source = "https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky 2009)"
-    recipe = Recipe(rounds=30, lr=0.1, batch=128)
+    recipe = Recipe(rounds=30, lr=0.1, batch=128, anchor=500)
 
     archive: ClassVar[Archive] = Archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",

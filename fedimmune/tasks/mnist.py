@@ -35,7 +35,7 @@ class Mnist(Task):
     name = "mnist"
     summary = "70,000 handwritten digits at 32×32, LeNet"
     source = "http://yann.lecun.com/exdb/mnist/ (LeCun, Cortes and Burges 1998)"
-    recipe = Recipe(rounds=30, lr=0.01, batch=128)
+    recipe = Recipe(rounds=30, lr=0.01, batch=128, anchor=500)
 
     folder: ClassVar[str] = "MNIST/raw"
     address: ClassVar[str] = "https://ossci-datasets.s3.amazonaws.com/mnist/"

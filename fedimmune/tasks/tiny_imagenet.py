@@ -40,7 +40,7 @@ class TinyImagenet(ResNetTask):
     name = "tiny-imagenet"
     summary = "110,000 photographs of 200 kinds at 64×64, ResNet-18"
     source = "http://cs231n.stanford.edu/ (a part of ImageNet, Russakovsky et al. 2015)"
-    recipe = Recipe(rounds=45, lr=0.1, batch=128)
+    recipe = Recipe(rounds=45, lr=0.1, batch=128, anchor=500)
 
     archive: ClassVar[Archive] = Archive(
         "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
