@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,12 @@ from fedimmune.files import load_mapped, read_metadata, write_atomically, write_
 from fedimmune.rules import Rule
 
 __all__ = ["Checkpoint", "ClientRecord", "RoundRecord", "RunFolder", "Seconds"]
+
+
+_UNFINISHED = re.compile(
+    r"\.(scenario\.toml|(model|checkpoint|history-\d+)\.safetensors)\.[0-9a-f]{8}"
+)
+"""Files that were being written when their process ended."""
 
 
 class _Record(BaseModel):
@@ -218,7 +225,10 @@ class RunFolder:
         with lock:
             if not _lock(lock):
                 raise InputError(f"another process is at the run {self.path}")
-            if not self._scenario.is_file():
+            for file in self.path.iterdir():
+                if _UNFINISHED.fullmatch(file.name):
+                    file.unlink()  # by a process that was killed: nobody else is here
+            if not self._has(scenario):
                 write_text_atomically(scenario, self._scenario)
             yield
 
@@ -240,20 +250,21 @@ class RunFolder:
         if not self._checkpoint.is_file():
             self.clear()
             return Checkpoint()
-        model = {name: tensor.clone() for name, tensor in load_mapped(self._checkpoint).items()}
-        about = json.loads(read_metadata(self._checkpoint)["fedimmune"])
-        number = int(about["round"])
-        self._keep_records(number)
+        checkpoint = self._read_checkpoint()
         if rule.has_history:
-            rule.restore(self._history(number))
-        return Checkpoint(number, model, about["fingerprint"])
+            rule.restore(self._history(checkpoint.round))
+        self._keep_records(checkpoint.round)
+        return checkpoint
 
     def append(self, record: RoundRecord) -> None:
         """Add a record; it is on disk when this returns."""
-        with self._rounds.open("a", encoding="utf-8") as file:
-            file.write(record.model_dump_json() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self._rounds.open("a", encoding="utf-8") as file:
+                file.write(record.model_dump_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {self._rounds}: {error.strerror}") from error
 
     def save(
         self, number: int, model: Mapping[str, Tensor], fingerprint: str, rule: Rule, *, last: bool
@@ -279,6 +290,14 @@ class RunFolder:
         write_atomically(model, self._model if last else self._checkpoint, metadata)
         if last:
             self._checkpoint.unlink(missing_ok=True)
+        self._forget_histories_but(number)
+
+    def tidy(self) -> None:
+        """Remove what a finished run needs no more, and a kill has left."""
+        self._checkpoint.unlink(missing_ok=True)
+        self._forget_histories_but(len(self.records()))
+
+    def _forget_histories_but(self, number: int) -> None:
         for file in self.path.glob("history-*.safetensors"):
             if file != self._history(number):
                 file.unlink()
@@ -286,16 +305,31 @@ class RunFolder:
     def _history(self, number: int) -> Path:
         return self.path / f"history-{number}.safetensors"
 
+    def _has(self, scenario: str) -> bool:
+        try:
+            return self._scenario.read_text(encoding="utf-8") == scenario
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def _read_checkpoint(self) -> Checkpoint:
+        model = {name: tensor.clone() for name, tensor in load_mapped(self._checkpoint).items()}
+        try:
+            about = json.loads(read_metadata(self._checkpoint)["fedimmune"])
+            return Checkpoint(int(about["round"]), model, str(about["fingerprint"]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{self._checkpoint} is no checkpoint of a run; force the run to begin anew"
+            ) from error
+
     def _keep_records(self, count: int) -> None:
-        lines = self._rounds.read_bytes().split(b"\n") if self._rounds.is_file() else [b""]
-        if len(lines) - 1 < count:
+        found = len(self.records())  # what is kept must be readable: look before anything is cut
+        if found < count:
             raise InputError(
                 f"{self.path} is damaged: its checkpoint is of round {count}, but there are "
-                f"{len(lines) - 1} records; force the run to begin anew"
+                f"{found} records; force the run to begin anew"
             )
-        kept = sum(len(line) + 1 for line in lines[:count])
-        os.truncate(self._rounds, kept)
-        self.records()  # what is kept must be readable
+        lines = self._rounds.read_bytes().split(b"\n")
+        os.truncate(self._rounds, sum(len(line) + 1 for line in lines[:count]))
 
 
 def _lock(file: IO[str]) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedimmune.layers import Layer
 
-__all__ = ["MatrixSource", "Rows", "Source", "StateSource"]
+__all__ = ["MatrixSource", "Rows", "Source", "StateSource", "WithRow"]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row a client: a sequence of vectors, or an (n, columns) tensor."""
@@ -199,6 +199,56 @@ class StateSource:
             base = self.flatten(layer, self._base[layer.name])
             self._flat_base = base.to(device=self.device, dtype=layer.compute_dtype)
         self._flat_name = layer.name
+
+
+class WithRow:
+    """Another source with one more row, last: an update that is not a client's.
+
+    Parameters
+    ----------
+    source
+        Where the other rows are.
+    row
+        The update, by layer name.
+    count
+        How many rows the other source has.
+    """
+
+    needs_buffer = True
+
+    def __init__(self, source: Source, row: Mapping[str, Tensor], count: int) -> None:
+        self._source, self._row, self._count = source, row, count
+
+    @property
+    def device(self) -> torch.device:
+        return self._source.device
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+        assert buffer is not None
+        block = _shaped(buffer, self._count + 1, stop - start)
+        others = self._source.read(layer, start, stop, buffer)
+        if others.data_ptr() != block.data_ptr():  # a view of something else: not gathered there
+            block[:-1].copy_(others)
+        block[-1].copy_(self.flatten(layer, self._row[layer.name])[start:stop])
+        return block
+
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
+        return self.read(layer, start, stop, buffer)
+
+    def counters(self, layer: Layer) -> Tensor:
+        raise AssertionError("a row that is no client's is measured, never combined")
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        return self._source.flatten(layer, tensor)
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        return self._source.unflatten(layer, columns)
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        return self._source.base_of(layer)
+
+    def take(self, rows: Sequence[int]) -> Source:
+        return self._source.take(rows)
 
 
 def _shaped(buffer: Tensor, n: int, columns: int) -> Tensor:

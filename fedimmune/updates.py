@@ -29,15 +29,27 @@ from fedimmune.intake import (
     state_tensors,
 )
 from fedimmune.layers import Kind, Layer, common_layers, layers_of, mismatch, shown
-from fedimmune.sources import MatrixSource, Rows, Source, StateSource
+from fedimmune.sources import MatrixSource, Rows, Source, StateSource, WithRow
 
-__all__ = ["CHUNK", "Block", "ClientId", "Form", "NonFiniteError", "Updates", "UpdatesLike"]
+__all__ = [
+    "ANCHOR",
+    "CHUNK",
+    "Block",
+    "ClientId",
+    "Form",
+    "NonFiniteError",
+    "Updates",
+    "UpdatesLike",
+]
 
 UpdatesLike: TypeAlias = Any
 """`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts."""
 
 CHUNK = 512
 """Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
+
+ANCHOR = "anchor of the server"
+"""Stands for the server's own update where clients have their ids."""
 
 _MOST_COLUMNS = 131_072
 _MOST_VALUES = 3_300_000
@@ -108,6 +120,8 @@ class Updates:
         no influence on any result.
     on_read
         Called with the number of bytes after each block, for progress displays.
+    anchor
+        The server's own update, for rules that compare clients with it; see `with_anchor`.
     """
 
     clients: tuple[ClientId, ...]
@@ -119,6 +133,7 @@ class Updates:
     is_checked: bool = False
     block_columns: int | None = None
     on_read: Callable[[int], None] | None = None
+    anchor: Mapping[str, Tensor] | None = None
 
     # ---------------------------------------------------------------- making one
 
@@ -464,6 +479,36 @@ class Updates:
             values = len(self) * min(self.columns, widest)
             buffers[dtype] = torch.empty(values, dtype=dtype, device=self.device)
         return buffers[dtype]
+
+    # ---------------------------------------------------------------- the server's own update
+
+    def with_anchor(self, update: Any) -> Updates:
+        """Give the round with an update of the server's own, which rules may compare clients with.
+
+        Parameters
+        ----------
+        update
+            What the server got by training the same global model on a little data of its own: a
+            state dict of differences, or a vector where the clients' updates are vectors.
+        """
+        if not isinstance(update, Mapping | torch.nn.Module):
+            update = {_VECTOR_LAYER: as_float_tensor(update)}
+        state, problem = state_tensors(update)
+        wrong = problem or mismatch(state, self.layers)
+        if wrong is None:
+            floats = [state[layer.name] for layer in self.of_kind(Kind.PARAMETER)]
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
+                wrong = "holds NaN or infinite values"
+        if wrong:
+            raise InputError(f"the anchor, the server's own update, {wrong}")
+        return replace(self, anchor=state)
+
+    def with_anchor_row(self) -> Updates:
+        """Give the round with the anchor as one more client, last; to be measured, not combined."""
+        if self.anchor is None:
+            return self
+        source = WithRow(self.source, self.anchor, len(self))
+        return replace(self, clients=(*self.clients, ANCHOR), source=source, anchor=None)
 
     # ---------------------------------------------------------------- leaving clients out
 

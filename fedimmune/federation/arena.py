@@ -6,13 +6,9 @@ mapped file that workers map too: nothing is copied through pipes, whatever the 
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,7 +16,6 @@ from torch import Tensor
 __all__ = ["Arena", "Layout"]
 
 _ALIGNMENT = 64
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 class Layout:
@@ -64,8 +59,7 @@ class Arena:
     """
 
     def __init__(self, layout: Layout, clients: int, file: Path | None = None) -> None:
-        self.layout, self.clients, self.file = layout, clients, file
-        size = (clients + 1) * layout.row_bytes
+        size = Arena.bytes_for(layout, clients)
         if file is None:
             flat = torch.zeros(size, dtype=torch.uint8)
         else:
@@ -74,25 +68,7 @@ class Arena:
         self.global_model = layout.views(rows[0])
         self.updates = [layout.views(row) for row in rows[1:]]
 
-    @classmethod
-    def shared(cls, layout: Layout, clients: int) -> Self:
-        """Make one in a new file; `forget_file` once all who need it have mapped it."""
-        size = (clients + 1) * layout.row_bytes
-        handle, name = tempfile.mkstemp(prefix="fedimmune-", dir=_room_for(size))
-        os.close(handle)
-        return cls(layout, clients, Path(name))
-
-    def forget_file(self) -> None:
-        """Remove the file's name; the memory lives on until its last user is gone.
-
-        So nothing is left behind even where the process is killed.
-        """
-        if self.file is not None:
-            self.file.unlink(missing_ok=True)
-
-
-def _room_for(size: int) -> str | None:
-    """Prefer memory to a disk, where there is enough of it."""
-    usable = _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK)
-    enough = usable and shutil.disk_usage(_SHARED_MEMORY).free > 1.25 * size
-    return str(_SHARED_MEMORY) if enough else None
+    @staticmethod
+    def bytes_for(layout: Layout, clients: int) -> int:
+        """How large the memory is."""
+        return (clients + 1) * layout.row_bytes

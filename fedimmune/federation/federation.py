@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,15 +14,16 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 from fedimmune.federation.arena import Layout
+from fedimmune.federation.pool import usable_cores
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.seeds import generator, seeded
 from fedimmune.federation.testing import PIECE, Counts
-from fedimmune.federation.workbench import Setup, TestJob, TrainJob
+from fedimmune.federation.workbench import SERVER, Setup, TestJob, TrainJob
 from fedimmune.federation.workers import Crew, Here, Processes
 from fedimmune.tasks import Data, Task
 from fedimmune.updates import Updates
 
-__all__ = ["Federation", "Sent"]
+__all__ = ["Federation", "Sent", "set_aside"]
 
 _log = logging.getLogger("fedimmune")
 
@@ -78,9 +78,9 @@ class Federation:
         self._warn_of_empty_clients()
         with seeded(scenario.seed, "model"):
             first = task.model(data).state_dict()
-        self.anchor, self.tested = _set_aside(len(data.server), scenario.anchor)
-        setup = Setup(scenario, task, data, self.parts, self.attackers, self.tested)
-        layout, rows = Layout(first), len(self.participants(1))
+        self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
+        setup = Setup(scenario, task, data, self.parts, self.attackers, self.anchor, self.tested)
+        layout, rows = Layout(first), len(self.participants(1)) + 1  # the last is the server's
         count = _usual_workers(scenario, data) if workers is None else workers
         self._crew: Crew = (
             Here(setup, layout, rows) if count == 1 else Processes(count, setup, layout, rows)
@@ -106,11 +106,24 @@ class Federation:
         random = generator(self.scenario.seed, "participants", round_number)
         return sorted(able[i] for i in torch.randperm(len(able), generator=random)[:count])
 
-    def train(self, round_number: int, on_done: OnDone) -> Sent:
-        """Let the clients of a round train, each from the global model."""
+    def train(self, round_number: int, on_done: OnDone, *, with_anchor: bool = False) -> Sent:
+        """Let the clients of a round train, each from the global model.
+
+        Parameters
+        ----------
+        round_number
+            Which round.
+        on_done
+            Is told how far it is.
+        with_anchor
+            Let the server train too, on its anchor samples, and give its update with the clients'.
+        """
         clients = self.participants(round_number)
         jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
         jobs.sort(key=lambda job: -len(self.parts[job.client]))  # so that no worker is left waiting
+        if with_anchor:
+            self._require_anchor()
+            jobs.append(TrainJob(round_number, SERVER, len(self._crew.arena.updates) - 1))
         answers = self._do(jobs, on_done)
         problems = {job.client: problem for job, problem in zip(jobs, answers, strict=True)}
         failed = {client: problems[client] for client in clients if problems[client] is not None}
@@ -120,7 +133,12 @@ class Federation:
             if client not in failed
         }
         samples = {client: float(len(self.parts[client])) for client in updates}
-        return Sent(Updates.from_states(updates, samples=samples), failed)
+        made = Updates.from_states(updates, samples=samples)
+        if with_anchor:
+            if problems[SERVER] is not None:
+                raise InputError(f"the server's own training failed: {problems[SERVER]}")
+            made = made.with_anchor(self._crew.arena.updates[-1])
+        return Sent(made, failed)
 
     def test(self, on_done: OnDone) -> Counts:
         """Test the global model on the server's samples that are not set aside."""
@@ -137,10 +155,10 @@ class Federation:
             every = max(1, len(samples) // 100)
             for tensor in (samples.labels, samples.inputs[::every]):
                 digest.update(str(tuple(tensor.shape)).encode())
-                digest.update(tensor.contiguous().numpy().tobytes())
+                digest.update(_bytes(tensor))
         for name, tensor in self.global_model.items():
             digest.update(name.encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(_bytes(tensor))
         return digest.hexdigest()[:16]
 
     def close(self) -> None:
@@ -168,6 +186,13 @@ class Federation:
 
         return self._crew.do(jobs, one_more)
 
+    def _require_anchor(self) -> None:
+        if not len(self.anchor):
+            raise InputError(
+                "the rule compares clients with the server's own update, and no samples are set "
+                "aside for it: set the scenario's `anchor` to a few hundred"
+            )
+
     def _warn_of_empty_clients(self) -> None:
         empty = sum(not len(part) for part in self.parts)
         if empty:
@@ -179,7 +204,11 @@ class Federation:
             )
 
 
-def _set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
     """Part the server's samples: for its own update, and for testing; the same in all scenarios."""
     if anchor >= samples:
         raise InputError(
@@ -202,4 +231,4 @@ def _usual_workers(scenario: Scenario, data: Data) -> int:
     visits = len(data.clients) * scenario.local_epochs * scenario.rounds
     if visits < _FEW_SAMPLES or scenario.device != "cpu":
         return 1
-    return min(len(os.sched_getaffinity(0)), scenario.clients)
+    return min(usable_cores(), scenario.clients)

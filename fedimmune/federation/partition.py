@@ -14,6 +14,10 @@ from fedimmune.registry import Named, Registry
 __all__ = ["Partition", "create", "find", "names", "register"]
 
 
+_EVEN = 1e12
+"""Beyond this alpha all shares are equal, and drawing them would overflow."""
+
+
 class Partition(Named, ABC):
     """A way to divide a data set."""
 
@@ -58,7 +62,7 @@ class Dirichlet(Partition):
         held: list[list[Tensor]] = [[] for _ in range(clients)]
         for label in labels.unique().tolist():
             members = _shuffled((labels == label).nonzero().flatten(), random)
-            shares = draw.dirichlet(np.full(clients, self.alpha))
+            shares = draw.dirichlet(np.full(clients, min(self.alpha, _EVEN)))
             if not np.isfinite(shares).all():  # a tiny alpha: all to one client
                 shares = np.eye(clients)[draw.integers(clients)]
             cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).clip(0, len(members))

@@ -95,6 +95,7 @@ def simulate(
             if force:
                 folder.clear()
             if folder.is_finished:
+                folder.tidy()
                 yield from _finished(folder, scenario)
                 return
         observer.loading(scenario.task.name)
@@ -158,7 +159,11 @@ def _check_enough(rule: Rule, clients: int) -> None:
 def _play(federation: Federation, rule: Rule, number: int, observer: Observer) -> RoundRecord:
     watch = _Watch()
     with watch("training"):
-        sent = federation.train(number, lambda *done: observer.progress("training", *done))
+        sent = federation.train(
+            number,
+            lambda *done: observer.progress("training", *done),
+            with_anchor=rule.needs_anchor,
+        )
     with watch("aggregating"):
         outcome = _aggregate(federation, rule, sent.updates)
     with watch("measuring"):
@@ -204,11 +209,21 @@ def _aggregate(federation: Federation, rule: Rule, updates: Updates) -> _Outcome
     except Exception as error:  # a rule of the user's own may raise anything: the run goes on
         problem = f"{rule.name}: {type(error).__name__}: {error}"
         return _Outcome(error=problem, rejected=updates.rejected)
+    if not _fits(model, federation.global_model):
+        problem = f"{rule.name} gave a model of other shapes or kinds of numbers"
+        return _Outcome(error=problem, rejected=aggregation.rejected)
     if not _is_finite(model):
         problem = f"{rule.name} gave a model with values that are not finite"
         return _Outcome(aggregation, problem)
     federation.move(model)
     return _Outcome(aggregation)
+
+
+def _fits(model: Mapping[str, Tensor], pattern: Mapping[str, Tensor]) -> bool:
+    return all(
+        model[name].shape == tensor.shape and model[name].dtype == tensor.dtype
+        for name, tensor in pattern.items()
+    )
 
 
 def _is_finite(model: Mapping[str, Tensor]) -> bool:

@@ -62,7 +62,7 @@ def _chosen(find: Callable[[str], type[Named]]) -> BeforeValidator:
 
     def complete(given: object) -> dict[str, Any]:
         if isinstance(given, Choice):
-            return given.model_dump()
+            given = given.model_dump()
         if isinstance(given, str):
             given = {"name": given}
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
@@ -99,9 +99,9 @@ class Optimiser(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.0
 
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> Self:
@@ -167,7 +167,7 @@ class Scenario(BaseModel):
     attackers: int = Field(
         default_factory=lambda known: _usual_attackers(**known), ge=0, strict=True
     )
-    participation: float = Field(1.0, gt=0, le=1)
+    participation: float = Field(1.0, gt=0, le=1, strict=True)
     partition: Annotated[Choice, _chosen(partitions.find)] = Field(
         "dirichlet", validate_default=True
     )

@@ -15,12 +15,12 @@ from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.testing import PIECE, Counts, test_piece
 from fedimmune.tasks import Data, Task
 
-__all__ = ["Job", "Setup", "TestJob", "TrainJob", "Workbench", "one_thread"]
+__all__ = ["SERVER", "Job", "Setup", "TestJob", "TrainJob", "Workbench", "one_thread"]
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Train one client on the global model of the arena, and leave its update there.
+    """Train one client, or the server, on the global model of the arena; the update goes there too.
 
     The answer is None, or what went wrong.
     """
@@ -40,6 +40,9 @@ class TestJob:
 
 
 Job = TrainJob | TestJob
+
+SERVER = -1
+"""The server's number where clients have theirs: it trains on its anchor samples."""
 
 
 @contextmanager
@@ -71,8 +74,8 @@ class Setup:
         Numbers of each client's samples.
     attackers
         Which clients attack.
-    tested
-        Numbers of the server's samples that models are tested on.
+    anchor, tested
+        Numbers of the server's samples that it trains on itself, and that models are tested on.
     """
 
     scenario: Scenario
@@ -80,6 +83,7 @@ class Setup:
     data: Data
     parts: list[Tensor]
     attackers: frozenset[int]
+    anchor: Tensor
     tested: Tensor
 
 
@@ -127,18 +131,18 @@ class Workbench:
             train_client(
                 self._model,
                 setup.task,
-                setup.data.clients,
-                setup.parts[job.client],
+                setup.data.server if job.client == SERVER else setup.data.clients,
+                setup.anchor if job.client == SERVER else setup.parts[job.client],
                 setup.scenario,
                 round_number=job.round_number,
                 client=job.client,
                 attack=attack,
                 facts=self._facts,
             )
+            update = self._arena.updates[job.row]
+            write_update(self._model, self._arena.global_model, update)
+            if attack is not None:
+                attack.corrupt(update)
         except Exception as error:  # whatever a user's model may raise: the others go on
             return f"{type(error).__name__}: {error}"
-        update = self._arena.updates[job.row]
-        write_update(self._model, self._arena.global_model, update)
-        if attack is not None:
-            attack.corrupt(update)
         return None

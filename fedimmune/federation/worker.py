@@ -19,10 +19,11 @@ def main() -> None:
         pickle.dump(message, answers)
         answers.flush()
 
-    from fedimmune.federation.workers import WorkerError, serve  # noqa: PLC0415
+    from fedimmune.federation.pool import WorkerError  # noqa: PLC0415 (signals first)
 
     try:
-        bench = serve(pickle.load(jobs))
+        make, arguments = pickle.load(jobs)
+        hands = make(**arguments)
     except Exception as error:
         answer(WorkerError(f"a worker could not begin: {type(error).__name__}: {error}"))
         return
@@ -33,7 +34,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            answer(bench.do(job))
+            answer(hands.do(job))
         except BrokenPipeError:
             return
         except Exception as error:

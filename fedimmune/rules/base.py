@@ -73,6 +73,11 @@ class Rule(Named, ABC):
         """Whether the answer depends on earlier rounds."""
         return False
 
+    @property
+    def needs_anchor(self) -> bool:
+        """Whether clients are compared with the server's own update; see `Updates.with_anchor`."""
+        return False
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what is remembered of earlier rounds; only for a rule with history."""
         raise InputError(f"{self.name} keeps no history, as it was made")

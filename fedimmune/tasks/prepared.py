@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from safetensors.torch import save
 from torch import Tensor
 
 from fedimmune.errors import InputError
@@ -20,7 +21,7 @@ from fedimmune.files import load_mapped, read_metadata, write_atomically
 from fedimmune.tasks.base import Data, Samples
 from fedimmune.tasks.place import user_cache
 
-__all__ = ["prepared", "read_data", "write_data"]
+__all__ = ["data_bytes", "prepared", "read_data", "write_data"]
 
 _LOG = logging.getLogger("fedimmune")
 _FORMAT = "fedimmune-data-1"
@@ -29,13 +30,24 @@ _PARTS = ("clients", "server")
 
 def write_data(data: Data, path: Path) -> None:
     """Write a data set to one safetensors file; replaced whole or not at all."""
+    tensors, metadata = _contents(data)
+    write_atomically(tensors, path, metadata)
+
+
+def data_bytes(data: Data) -> bytes:
+    """Give what `write_data` writes."""
+    tensors, metadata = _contents(data)
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
+
+
+def _contents(data: Data) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {f"extras.{name}": tensor for name, tensor in data.extras.items()}
     for part in _PARTS:
         samples: Samples = getattr(data, part)
         tensors |= {f"{part}.inputs": samples.inputs, f"{part}.labels": samples.labels}
     _part(tensors)
     about = json.dumps({"classes": data.classes, "highest": data.highest})
-    write_atomically(tensors, path, {"format": _FORMAT, "about": about})
+    return tensors, {"format": _FORMAT, "about": about}
 
 
 def _part(tensors: dict[str, Tensor]) -> None:

@@ -1,0 +1,1 @@
+"""The learned rule: recordings, forms, training, defences."""

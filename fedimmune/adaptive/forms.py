@@ -1,0 +1,128 @@
+"""What all forms of the learned rule share: passes of attention over the clients (Algorithm 1).
+
+Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021: an estimate of the
+robust mean is compared with every client, T times over; a client's weight follows from its score,
+and the next estimate from the weights. A form says what an estimate and a score are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+__all__ = ["Form", "FormSettings", "Inputs", "Weighed"]
+
+Inputs = Mapping[str, Tensor]
+"""What a form reads of a batch of rounds, by name; one row a round. Nothing in it is learned."""
+
+
+class FormSettings(BaseModel):
+    """What a form is made with, besides what it learns.
+
+    Parameters
+    ----------
+    c
+        How sharply weights follow scores.
+    eps
+        A client with less than eps / n of the weight gets none.
+    passes
+        How often the estimate is made anew (T).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    c: float = Field(10.0, gt=0, allow_inf_nan=False)
+    eps: float = Field(0.5, ge=0, lt=1)
+    passes: int = Field(5, ge=1)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The outcome of the passes for a batch of rounds.
+
+    Parameters
+    ----------
+    weights
+        After truncation, (rounds, n); they sum to one or, where something was cut off, less.
+    scores
+        Of every pass, (passes, rounds, n), each from −1, an attacker, to 1.
+    """
+
+    weights: Tensor
+    scores: Tensor
+
+    @property
+    def shares(self) -> Tensor:
+        """The weights, brought to a sum of one again: what the rule uses."""
+        return self.weights / self.weights.sum(-1, keepdim=True)
+
+
+class Form(nn.Module, ABC):
+    """One form of the learned rule.
+
+    Parameters
+    ----------
+    settings
+        What it is made with.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, settings: FormSettings) -> None:
+        super().__init__()
+        self.settings = settings
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the form computes in."""
+        return next(self.parameters()).dtype
+
+    @abstractmethod
+    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+        """Read what the form needs out of Gram matrices, (rounds, layers, rows, rows), float64.
+
+        With an anchor, where the form takes one, the last row is its.
+        """
+
+    @abstractmethod
+    def start(self, inputs: Inputs) -> Tensor:
+        """Give the first estimate of the robust mean."""
+
+    @abstractmethod
+    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        """Compare every client with the estimate, (rounds, n), from −1 to 1."""
+
+    @abstractmethod
+    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        """Give the next estimate."""
+
+    @abstractmethod
+    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """Say how far from the robust mean the weights lead, averaged over the batch."""
+
+    def forward(self, inputs: Inputs, evidence: Tensor | None = None) -> Weighed:
+        """Weigh the clients of a batch of rounds.
+
+        Parameters
+        ----------
+        inputs
+            From `prepare`.
+        evidence
+            What is known of the clients from earlier rounds, (rounds, n), added to the softmax.
+        """
+        estimate = self.start(inputs)
+        scores = []
+        for _ in range(self.settings.passes):
+            scores.append(self.score(inputs, estimate))
+            logits = self.settings.c * scores[-1]
+            weights = torch.softmax(logits if evidence is None else logits + evidence, -1)
+            least = self.settings.eps / weights.shape[-1]
+            weights = torch.where(weights < least, torch.zeros_like(weights), weights)
+            estimate = self.estimate(inputs, weights)
+        return Weighed(weights, torch.stack(scores))

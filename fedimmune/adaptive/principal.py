@@ -1,0 +1,177 @@
+"""The paper's form: clients as points in the principal axes of each layer, compared by encoders.
+
+Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedimmune.adaptive.forms import Form, FormSettings, Inputs, Weighed
+
+__all__ = ["Perceptron", "Principal", "PrincipalSettings"]
+
+_WEISZFELD_STEPS = 30
+_TINY = 1e-12
+
+
+class PrincipalSettings(FormSettings):
+    """What the paper's form is made with.
+
+    Parameters
+    ----------
+    layers
+        How many layers are measured.
+    components
+        How many principal axes a layer.
+    start
+        The first estimate: the coordinate-wise ``median`` (the paper's), ``mean`` or
+        ``geometric-median`` of the clients' features.
+    orient
+        Turn every axis so that the clients' coordinates sum to at least 0; the paper leaves the
+        signs as the decomposition gives them.
+    hidden, output
+        Widths of the encoders, as multiples of the input's for `hidden` and as they are for
+        `output`.
+    shared
+        One encoder for the estimate and the clients; the paper has two.
+    bias
+        Whether the encoders have biases.
+    leaky
+        Leaky ReLU instead of ReLU.
+    attention
+        With False: a perceptron on all clients' features in their order gives the weights (an
+        ablation, bound to their number and order on purpose).
+    clients
+        How many, for the ablation alone.
+    """
+
+    layers: int = Field(ge=1)
+    components: int = Field(10, ge=1)
+    start: Literal["median", "mean", "geometric-median"] = "median"
+    orient: bool = False
+    hidden: float = Field(1.0, gt=0)
+    output: int = Field(32, ge=1)
+    shared: bool = False
+    bias: bool = True
+    leaky: bool = False
+    attention: bool = True
+    clients: int | None = None
+
+    @property
+    def features(self) -> int:
+        """How many numbers describe a client."""
+        return self.layers * self.components
+
+
+class Principal(Form):
+    """Cosine scores of two-layer encoders on principal coordinates."""
+
+    name = "paper"
+    settings: PrincipalSettings
+
+    def __init__(self, settings: PrincipalSettings) -> None:
+        super().__init__(settings)
+        self.key = _encoder(settings)
+        self.query = self.key if settings.shared else _encoder(settings)
+
+    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+        return {"features": coordinates(grams, self.settings).to(self.dtype)}
+
+    def start(self, inputs: Inputs) -> Tensor:
+        features = inputs["features"]
+        if self.settings.start == "mean":
+            return features.mean(1)
+        if self.settings.start == "median":
+            return _median(features)
+        return _geometric_median(features)
+
+    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        query, keys = self.query(estimate)[:, None], self.key(inputs["features"])
+        return torch.cosine_similarity(query, keys, dim=-1)
+
+    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        return (weights[..., None] * inputs["features"]).sum(1)
+
+    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """The L1 distance of the last estimate, not renormalised, to the robust mean."""
+        return _l1_loss(self, inputs, weighed, attackers)
+
+
+class Perceptron(Form):
+    """The ablation: all clients' features, in order, through a perceptron to one weight each."""
+
+    name = "paper"
+    settings: PrincipalSettings
+
+    def __init__(self, settings: PrincipalSettings) -> None:
+        super().__init__(settings)
+        assert settings.clients is not None
+        wide = settings.features * settings.clients
+        self.perceptron = nn.Sequential(
+            nn.Linear(wide, settings.features),
+            nn.ReLU(),
+            nn.Linear(settings.features, settings.clients),
+        )
+
+    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+        return {"features": coordinates(grams, self.settings).to(self.dtype)}
+
+    def start(self, inputs: Inputs) -> Tensor:
+        return inputs["features"].mean(1)
+
+    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        return torch.tanh(self.perceptron(inputs["features"].flatten(1)))
+
+    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        return (weights[..., None] * inputs["features"]).sum(1)
+
+    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        return _l1_loss(self, inputs, weighed, attackers)
+
+
+def coordinates(grams: Tensor, settings: PrincipalSettings) -> Tensor:
+    """Principal coordinates of every layer, side by side: (rounds, n, layers × components).
+
+    For X = U S Vᵀ they are the first columns of U S, from the Gram matrix X Xᵀ = U S² Uᵀ alone.
+    """
+    values, vectors = torch.linalg.eigh(grams)
+    values, vectors = values.flip(-1).clamp(min=0), vectors.flip(-1)
+    found = (vectors * values.sqrt()[..., None, :])[..., : settings.components]
+    if settings.orient:
+        found = torch.where(found.sum(-2, keepdim=True) < 0, -found, found)
+    found = nn.functional.pad(found, (0, settings.components - found.shape[-1]))
+    return found.movedim(1, 2).flatten(2)
+
+
+def _l1_loss(form: Form, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+    benign = (~attackers).to(weighed.weights.dtype)
+    truth = form.estimate(inputs, benign / benign.sum(-1, keepdim=True))
+    return (form.estimate(inputs, weighed.weights) - truth).abs().mean()
+
+
+def _encoder(settings: PrincipalSettings) -> nn.Sequential:
+    hidden = max(1, round(settings.hidden * settings.features))
+    return nn.Sequential(
+        nn.Linear(settings.features, hidden, bias=settings.bias),
+        nn.LeakyReLU() if settings.leaky else nn.ReLU(),
+        nn.Linear(hidden, settings.output, bias=settings.bias),
+    )
+
+
+def _median(features: Tensor) -> Tensor:
+    """For an even number the mean of the middle two."""
+    in_order, n = features.sort(1).values, features.shape[1]
+    return (in_order[:, (n - 1) // 2] + in_order[:, n // 2]) / 2
+
+
+def _geometric_median(features: Tensor) -> Tensor:
+    found = features.mean(1, keepdim=True)
+    for _ in range(_WEISZFELD_STEPS):
+        weights = 1 / (features - found).norm(dim=-1, keepdim=True).clamp(min=_TINY)
+        found = (weights * features).sum(1, keepdim=True) / weights.sum(1, keepdim=True)
+    return found[:, 0]

@@ -1,0 +1,104 @@
+"""The rule ``adaptive``: a defence, used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.memory import Memory
+from fedimmune.checks import flag
+from fedimmune.errors import InputError, ParameterError
+from fedimmune.geometry import measure
+from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.updates import Updates
+
+__all__ = ["Adaptive"]
+
+
+class Adaptive(WeightRule):
+    """Attack-adaptive aggregation (Wan and Chen, 2021): weights by a network that learned attacks.
+
+    Parameters
+    ----------
+    defence
+        The file that ``fedimmune train`` wrote.
+    memory
+        Whether suspicion adds up over rounds, by client id; by default as the defence has it.
+    digest
+        What the defence's file must be, where it matters that it is this one.
+    """
+
+    name = "adaptive"
+    summary = "attention that has learned attacks from rehearsals; needs a defence"
+    paper = "Wan and Chen 2021"
+    reads = 2
+    weighing_reads = True
+    is_translation_equivariant = False
+
+    def __init__(
+        self,
+        *,
+        defence: str | os.PathLike[str] | None = None,
+        memory: bool | None = None,
+        digest: str | None = None,
+    ) -> None:
+        if defence is None:
+            raise ParameterError(
+                "adaptive: give it a defence, the file that `fedimmune train` wrote"
+            )
+        self.defence = str(Path(defence))
+        self.loaded = Defence.load(defence)
+        if digest is not None and digest != self.loaded.digest:
+            raise ParameterError(
+                f"adaptive: {defence} is another defence ({self.loaded.digest}) than the one that "
+                f"was meant ({digest})"
+            )
+        self.digest = self.loaded.digest
+        self.memory = (
+            bool(self.loaded.about.memory) if memory is None else flag(self.name, "memory", memory)
+        )
+        self.known = Memory()
+
+    @property
+    def has_history(self) -> bool:
+        return self.memory
+
+    @property
+    def needs_anchor(self) -> bool:
+        return self.loaded.needs_anchor
+
+    def weigh(self, updates: Updates) -> Weighing:
+        if self.needs_anchor and updates.anchor is None:
+            raise InputError(
+                "this defence compares clients with the server's own update: give the anchor "
+                "(Updates.with_anchor, or --anchor FILE)"
+            )
+        rows = updates.with_anchor_row() if self.needs_anchor else updates
+        geometry = measure(rows)
+        self.loaded.check_layers(geometry.layers)
+        geometry = geometry.of(self.loaded.about.layers)  # a file may have them in another order
+        evidence = None
+        if self.memory:
+            strength = self.loaded.about.memory or _STRENGTH
+            evidence = self.known.evidence(updates.clients, strength)
+        weights, scores = self.loaded.weigh(geometry.grams(), evidence)
+        self._scores = scores
+        return Weighing(weights, scores)
+
+    def finish(self, updates: Updates) -> None:
+        if self.memory:
+            self.known = self.known.after(updates.clients, self._scores)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        if not self.memory:
+            super().save(path)
+        self.known.save(path)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        if not self.memory:
+            super().restore(path)
+        self.known = Memory.load(path)
+
+
+_STRENGTH = 10.0

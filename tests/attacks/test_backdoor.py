@@ -1,0 +1,162 @@
+"""The backdoor against a naive drawing of the paper's pattern, and where it is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedimmune.attacks import create
+from fedimmune.errors import ParameterError
+from fedimmune.tasks import Facts
+from fedimmune.tasks.images import normalise
+
+HEIGHT, WIDTH = 12, 15
+FACTS = Facts(classes=5, shape=(3, HEIGHT, WIDTH), highest=(1.5, 2.25, 3.0))
+
+PAPERS_PATTERN = [
+    "###.###",
+    ".......",
+    "###.###",
+]
+
+
+def drawn(shift_y: int, shift_x: int, gap: int) -> set[tuple[int, int]]:
+    """The paper's pattern, pixel by pixel: four bars; a gap moves them further apart."""
+    return {
+        (shift_y + y + (gap if y > 1 else 0), shift_x + x + (gap if x > 3 else 0))
+        for y, line in enumerate(PAPERS_PATTERN)
+        for x, mark in enumerate(line)
+        if mark == "#"
+    }
+
+
+@st.composite
+def fitting(draw: st.DrawFn) -> dict[str, int]:
+    gap = draw(st.integers(0, min(HEIGHT - 3, WIDTH - 7)))
+    return {
+        "gap": gap,
+        "shift_y": draw(st.integers(0, HEIGHT - 3 - gap)),
+        "shift_x": draw(st.integers(0, WIDTH - 7 - gap)),
+        "channel": draw(st.integers(0, 2)),
+        "target": draw(st.integers(0, 4)),
+    }
+
+
+def samples(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, 3, HEIGHT, WIDTH, generator=random)
+    return images, torch.randint(5, (count,), generator=random)
+
+
+def expected(images: Tensor, place: dict[str, int]) -> Tensor:
+    marked = images.clone()
+    assert FACTS.highest is not None
+    for image in marked:
+        for y, x in drawn(place["shift_y"], place["shift_x"], place["gap"]):
+            image[place["channel"], y, x] = FACTS.highest[place["channel"]]
+    return marked
+
+
+@given(place=fitting(), count=st.integers(0, 9), seed=st.integers(0, 99))
+def test_trial_marks_all_samples_and_says_which_are_of_the_target(
+    place: dict[str, int], count: int, seed: int
+) -> None:
+    attack = create("backdoor", **place)
+    attack.check(FACTS)
+    images, labels = samples(count, seed)
+    before = images.clone(), labels.clone()
+    trial = attack.trial(images, labels, FACTS)
+    assert trial is not None
+    assert torch.equal(trial.inputs, expected(images, place))
+    assert trial.target == place["target"]
+    assert trial.is_target.tolist() == [label == place["target"] for label in labels.tolist()]
+    assert torch.equal(images, before[0])
+    assert torch.equal(labels, before[1])
+
+
+@given(
+    place=fitting(),
+    count=st.integers(1, 20),
+    fraction=st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.7, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_a_share_of_the_batch_is_marked_and_relabelled(
+    place: dict[str, int], count: int, fraction: float, seed: int
+) -> None:
+    images, labels = samples(count, seed)
+    marked = expected(images, place)
+    attack = create("backdoor", **place, fraction=fraction)
+    found, called = attack.poison(images.clone(), labels.clone(), FACTS)
+    changed = [torch.equal(a, b) for a, b in zip(found, marked, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(found, images, strict=True)]
+    assert [a != b for a, b in zip(changed, kept, strict=True)] == [True] * count
+    assert abs(sum(changed) - fraction * count) <= 0.5
+    for is_marked, new, old in zip(changed, called.tolist(), labels.tolist(), strict=True):
+        assert new == (place["target"] if is_marked else old)
+
+
+def test_by_default_half_of_the_batch_in_the_corner_as_class_2() -> None:
+    images, labels = samples(128, 0)
+    labels[:] = 0
+    found, called = create("backdoor").poison(images.clone(), labels.clone(), FACTS)
+    assert called.tolist().count(2) == 64
+    different = (found != images).nonzero()[:, 1:].tolist()
+    assert {tuple(place) for place in different} == {(0, y, x) for y, x in drawn(0, 0, 0)}
+
+
+def test_the_value_is_what_the_highest_one_becomes_by_normalising() -> None:
+    white = torch.ones(1, 3, 8, 8)
+    inputs, highest = normalise(white, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
+    attack = create("backdoor", channel=1)
+    trial = attack.trial(inputs, torch.tensor([0]), Facts(10, (3, 8, 8), highest))
+    assert trial is not None
+    # White is the highest value there is: where everything is white, a pattern shows nowhere.
+    torch.testing.assert_close(trial.inputs, inputs)
+
+
+@given(
+    shift_y=st.integers(0, 12),
+    shift_x=st.integers(0, 14),
+    gap=st.integers(0, 12),
+    height=st.integers(1, 14),
+    width=st.integers(1, 16),
+)
+def test_refused_exactly_where_the_pattern_leaves_the_image(
+    shift_y: int, shift_x: int, gap: int, height: int, width: int
+) -> None:
+    attack = create("backdoor", shift_y=shift_y, shift_x=shift_x, gap=gap)
+    facts = Facts(classes=10, shape=(1, height, width), highest=(1.0,))
+    fits = all(y < height and x < width for y, x in drawn(shift_y, shift_x, gap))
+    if fits:
+        attack.check(facts)
+    else:
+        with pytest.raises(ParameterError, match="does not fit"):
+            attack.check(facts)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "facts", "named"),
+    [
+        ({"shift_y": HEIGHT - 2}, FACTS, "shift_y=10"),
+        ({"shift_x": WIDTH - 6}, FACTS, "shift_x=9"),
+        ({"gap": 9}, FACTS, "gap=9"),
+        ({"channel": 3}, FACTS, "channel"),
+        ({"target": 5}, FACTS, "target"),
+        ({}, Facts(classes=5, shape=(200,)), "images"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_named(
+    parameters: dict[str, int], facts: Facts, named: str
+) -> None:
+    with pytest.raises(ParameterError, match=named):
+        create("backdoor", **parameters).check(facts)
+
+
+@pytest.mark.parametrize("name", ["shift_y", "shift_x", "gap", "channel", "target", "fraction"])
+@pytest.mark.parametrize("value", [-1, "1", None, True, 1.5, float("nan")])
+def test_bad_values_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ParameterError, match=name):
+        create("backdoor", **{name: value})

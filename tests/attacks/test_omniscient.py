@@ -1,0 +1,55 @@
+"""The omniscient attack: the update times −scale."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedimmune.attacks import create
+from fedimmune.errors import ParameterError
+from fedimmune.tasks import Facts
+
+UPDATE = {
+    "weight": torch.tensor([[1.5, -2.0], [0.0, 4.0]]),
+    "bias": torch.tensor(3.0, dtype=torch.float64),
+    "half": torch.tensor([0.5], dtype=torch.bfloat16),
+    "bn.running_var": torch.tensor([2.0]),
+    "bn.num_batches_tracked": torch.tensor(7),
+    "flag": torch.tensor([True, False]),
+}
+
+
+@given(scale=st.sampled_from([0.5, 1, 2.0, 8]))
+def test_every_float_times_minus_scale_and_no_other(scale: float) -> None:
+    update = {name: tensor.clone() for name, tensor in UPDATE.items()}
+    create("omniscient", scale=scale).corrupt(update)
+    for name, tensor in UPDATE.items():
+        changed = name not in {"bn.num_batches_tracked", "flag"}
+        expected = tensor * -scale if changed else tensor
+        assert update[name].dtype == tensor.dtype
+        assert torch.equal(update[name], expected)
+
+
+def test_by_default_the_length_stays() -> None:
+    update = {name: tensor.clone() for name, tensor in UPDATE.items()}
+    create("omniscient").corrupt(update)
+    assert torch.equal(update["weight"], -UPDATE["weight"])
+
+
+def test_data_is_left_alone_and_there_is_no_target() -> None:
+    attack = create("omniscient")
+    facts = Facts(classes=2, shape=(3,))
+    attack.check(facts)
+    inputs, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    found = attack.poison(inputs.clone(), labels.clone(), facts)
+    assert torch.equal(found[0], inputs)
+    assert torch.equal(found[1], labels)
+    assert attack.trial(inputs, labels, facts) is None
+
+
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "2", True, None])
+def test_bad_scales_are_refused(scale: object) -> None:
+    with pytest.raises(ParameterError, match="scale"):
+        create("omniscient", scale=scale)

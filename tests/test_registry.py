@@ -1,0 +1,146 @@
+"""Names that users give: found, refused with help, never taken twice; parameters checked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedimmune import checks
+from fedimmune.errors import ParameterError
+from fedimmune.registry import Named, Registry, make
+
+
+class Animal(Named, ABC):
+    @abstractmethod
+    def sound(self) -> str: ...
+
+
+class Cat(Animal):
+    name = "cat"
+    summary = "purrs"
+    symbols = {"lives": "n"}
+
+    def __init__(self, *, lives: int = 9, colour: str | None = None) -> None:
+        self.lives, self.colour = lives, colour
+
+    def sound(self) -> str:
+        return "meow" * self.lives
+
+
+class Dog(Animal):
+    name = "dog"
+    summary = "barks"
+
+    def sound(self) -> str:
+        return "woof"
+
+
+@pytest.fixture
+def animals() -> Registry[Animal]:
+    return Registry("animal", (Cat, Dog))
+
+
+def test_found_by_name_in_the_order_of_registering(animals: Registry[Animal]) -> None:
+    assert animals.names() == ("cat", "dog")
+    assert animals.find("cat") is Cat
+    made = animals.create("cat", lives=2)
+    assert made.sound() == "meowmeow"
+    assert repr(made) == "Cat(lives=2, colour=None)"
+    assert Cat.parameters() == {"lives": 9, "colour": None}
+    assert Dog.parameters() == {}
+
+
+@pytest.mark.parametrize("name", ["cow", "", "Cat", None, 5, ["cat"], {}])
+def test_unknown_names_get_a_list_of_those_there_are(animals: Registry[Animal], name: Any) -> None:
+    with pytest.raises(ParameterError) as caught:
+        animals.find(name)
+    assert str(caught.value) == f"there is no animal {name!r}; there are cat, dog"
+
+
+def test_unknown_parameters_get_a_list_of_those_there_are(animals: Registry[Animal]) -> None:
+    with pytest.raises(ParameterError) as caught:
+        animals.create("cat", legs=4)
+    assert str(caught.value) == "cat has no parameter 'legs'; it takes lives (n), colour"
+    with pytest.raises(ParameterError, match="'legs'; it takes none"):
+        make(Dog, {"legs": 4})
+
+
+def test_double_names_are_refused_and_the_first_stays(animals: Registry[Animal]) -> None:
+    class Tiger(Cat):
+        name = "cat"
+
+    with pytest.raises(ParameterError, match="animal 'cat' already: Cat"):
+        animals.register(Tiger)
+    assert animals.find("cat") is Cat
+    assert animals.register(Cat) is Cat  # the same once more is no harm
+    assert animals.names() == ("cat", "dog")
+
+
+def test_usable_as_a_decorator_and_one_registry_is_not_another(animals: Registry[Animal]) -> None:
+    @animals.register
+    class Cow(Dog):
+        name = "cow"
+
+    assert animals.create("cow").sound() == "woof"
+    assert "cow" not in Registry("animal", (Cat, Dog)).names()
+
+
+def test_abstract_classes_are_refused(animals: Registry[Animal]) -> None:
+    with pytest.raises(ParameterError, match="abstract"):
+        animals.register(Animal)  # type: ignore[type-abstract]
+
+
+# -------------------------------------------------------------------- checks
+
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=2),
+    st.just(10**5000),
+    st.just(-(10**5000)),
+)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@pytest.mark.parametrize(
+    ("check", "is_right"),
+    [
+        (lambda v: checks.flag("x", "y", v), lambda v: isinstance(v, bool)),
+        (
+            lambda v: checks.whole("x", "y", v, 2),
+            lambda v: is_number(v) and 2 <= v < float("inf") and v == int(v),
+        ),
+        (
+            lambda v: checks.number("x", "y", v, 0.5),
+            lambda v: is_number(v) and 0.5 < v < 10**308,
+        ),
+        (lambda v: checks.fraction("x", "y", v, 0.5), lambda v: is_number(v) and 0 <= v < 0.5),
+        (lambda v: checks.share("x", "y", v), lambda v: is_number(v) and 0 <= v <= 1),
+        (lambda v: checks.choice("x", "y", v, ("a", "b")), lambda v: v in ("a", "b")),
+    ],
+    ids=["flag", "whole", "number", "fraction", "share", "choice"],
+)
+@given(value=anything | st.sampled_from(["a", "b", 0.5, 0, 1, 2, 2.0, 0.25]))
+def test_checks_take_what_is_right_and_name_what_is_not(
+    check: Callable[[object], object], is_right: Callable[[Any], bool], value: object
+) -> None:
+    if is_right(value):
+        found = check(value)
+        assert found == value
+        assert not (isinstance(found, bool) and not isinstance(value, bool))
+        return
+    with pytest.raises(ParameterError, match=r"^x: y must be ") as caught:
+        check(value)
+    assert len(str(caught.value)) < 120
+    assert "\n" not in str(caught.value)
