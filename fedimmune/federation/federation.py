@@ -67,7 +67,8 @@ class Federation:
     def __init__(
         self, scenario: Scenario, task: Task, data: Data, workers: int | None = None
     ) -> None:
-        scenario.make_attack().check(data.facts)
+        attack = scenario.make_attack()
+        attack.check(data.facts)
         _check_device(scenario.device)
         self.scenario, self.data = scenario, data
         self.parts = scenario.make_partition().divide(
@@ -79,11 +80,13 @@ class Federation:
         with seeded(scenario.seed, "model"):
             first = task.model(data).state_dict()
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
-        setup = Setup(scenario, task, data, self.parts, self.attackers, self.anchor, self.tested)
+        setup = Setup(scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested)
         layout, rows = Layout(first), len(self.participants(1)) + 1  # the last is the server's
         count = _usual_workers(scenario, data) if workers is None else workers
         self._crew: Crew = (
-            Here(setup, layout, rows) if count == 1 else Processes(count, setup, layout, rows)
+            Here(setup, data, layout, rows)
+            if count == 1
+            else Processes(count, setup, data, layout, rows)
         )
         self.move(first)
 

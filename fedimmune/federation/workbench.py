@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedimmune.attacks import Attack
 from fedimmune.federation.arena import Arena
 from fedimmune.federation.client import train_client, write_update
 from fedimmune.federation.scenario import Scenario
@@ -62,14 +63,14 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays the same in all rounds.
+    """What stays the same in all rounds, besides the data.
 
     Parameters
     ----------
     scenario
         What is simulated.
-    task, data
-        Of the scenario.
+    task, attack
+        Of the scenario; workers get them as they are, for only this process may know their names.
     parts
         Numbers of each client's samples.
     attackers
@@ -80,7 +81,7 @@ class Setup:
 
     scenario: Scenario
     task: Task
-    data: Data
+    attack: Attack
     parts: list[Tensor]
     attackers: frozenset[int]
     anchor: Tensor
@@ -94,19 +95,20 @@ class Workbench:
     ----------
     setup
         What stays the same in all rounds.
+    data
+        Of the task.
     arena
         Where the global model is and updates go.
     """
 
-    def __init__(self, setup: Setup, arena: Arena) -> None:
-        self._setup, self._arena = setup, arena
-        self._attack = setup.scenario.make_attack()
+    def __init__(self, setup: Setup, data: Data, arena: Arena) -> None:
+        self._setup, self._data, self._arena = setup, data, arena
         self._device = torch.device(setup.scenario.device)
         with torch.random.fork_rng():  # its first weights are never used
-            model = setup.task.model(setup.data).to(self._device)
+            model = setup.task.model(data).to(self._device)
         # Convolutions on a CPU are a third quicker with the channels last.
         self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._facts = setup.data.facts
+        self._facts = data.facts
 
     def do(self, job: Job) -> str | Counts | None:
         """Carry out a job."""
@@ -117,21 +119,21 @@ class Workbench:
             return test_piece(
                 self._model,
                 self._setup.task,
-                self._setup.data.server,
+                self._data.server,
                 self._setup.tested[job.start : job.start + PIECE],
-                self._attack,
+                self._setup.attack,
                 self._facts,
                 self._device,
             )
 
     def _train(self, job: TrainJob) -> str | None:
         setup = self._setup
-        attack = self._attack if job.client in setup.attackers else None
+        attack = setup.attack if job.client in setup.attackers else None
         try:
             train_client(
                 self._model,
                 setup.task,
-                setup.data.server if job.client == SERVER else setup.data.clients,
+                self._data.server if job.client == SERVER else self._data.clients,
                 setup.anchor if job.client == SERVER else setup.parts[job.client],
                 setup.scenario,
                 round_number=job.round_number,

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from fedimmune.federation.arena import Arena, Layout
 from fedimmune.federation.pool import Pool
-from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.unnamed import UnnamedFile
 from fedimmune.federation.workbench import Job, Setup, Workbench
-from fedimmune.tasks import Data, Task
+from fedimmune.tasks import Data
 from fedimmune.tasks.prepared import data_bytes, read_data
 
 __all__ = ["Crew", "Here", "Processes", "shared_data"]
@@ -36,9 +34,9 @@ class Crew(Protocol):
 class Here:
     """No worker: the calling process does the work itself."""
 
-    def __init__(self, setup: Setup, layout: Layout, rows: int) -> None:
+    def __init__(self, setup: Setup, data: Data, layout: Layout, rows: int) -> None:
         self.arena = Arena(layout, rows)
-        self._bench = Workbench(setup, self.arena)
+        self._bench = Workbench(setup, data, self.arena)
 
     def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
         answers = []
@@ -54,28 +52,14 @@ class Here:
 class Processes:
     """Worker processes that map the same data and the same arena."""
 
-    def __init__(self, count: int, setup: Setup, layout: Layout, rows: int) -> None:
+    def __init__(self, count: int, setup: Setup, data: Data, layout: Layout, rows: int) -> None:
         with (
             UnnamedFile(Arena.bytes_for(layout, rows)) as memory,
-            shared_data(setup.data) as data,
+            shared_data(data) as file,
         ):
             self.arena = Arena(layout, rows, memory.path)
-            self._pool = Pool(
-                count,
-                _bench,
-                {
-                    "scenario": setup.scenario.model_dump(),
-                    "task": setup.task,
-                    "data": data,
-                    "parts": setup.parts,
-                    "attackers": setup.attackers,
-                    "anchor": setup.anchor,
-                    "tested": setup.tested,
-                    "layout": layout,
-                    "rows": rows,
-                    "arena": memory.path,
-                },
-            )
+            shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
+            self._pool = Pool(count, _bench, {"setup": setup, **shared})
 
     def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
         return self._pool.do(jobs, lambda *_: on_done())
@@ -96,19 +80,7 @@ def shared_data(data: Data) -> Iterator[Path]:
         yield file.path
 
 
-def _bench(
-    scenario: dict[str, Any],
-    task: Task,
-    data: Path,
-    parts: list[Tensor],
-    attackers: frozenset[int],
-    anchor: Tensor,
-    tested: Tensor,
-    layout: Layout,
-    rows: int,
-    arena: Path,
-) -> Workbench:
+def _bench(setup: Setup, layout: Layout, rows: int, arena: Path, data: Path) -> Workbench:
     """Make the workbench of a worker process."""
     torch.set_num_threads(1)
-    setup = Setup(Scenario(**scenario), task, read_data(data), parts, attackers, anchor, tested)
-    return Workbench(setup, Arena(layout, rows, arena))
+    return Workbench(setup, read_data(data), Arena(layout, rows, arena))

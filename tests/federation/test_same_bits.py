@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fedimmune import Scenario, simulate
+from fedimmune import Rule, Scenario, simulate
 from fedimmune.federation import run_folder
+from fedimmune.rules.mean import Mean
 from tests.federation.test_client import BLOBS, WOBBLY
 
 
@@ -54,3 +56,18 @@ def test_fewer_rounds_are_the_beginning_of_more(tmp_path: Path) -> None:
     long = outcome(Scenario(task=WOBBLY, rounds=4), tmp_path, 1)[0]
     assert long[:2] == short
     assert [record["round"] for record in long] == [1, 2, 3, 4]
+
+
+class Newcomer(Mean):
+    """A rule that worker processes have never heard of."""
+
+    name = "newcomer"
+
+
+def test_rules_that_only_this_process_knows_work_with_workers(
+    registered: Callable[[type[Rule]], type[Rule]], tmp_path: Path
+) -> None:
+    registered(Newcomer)
+    own = outcome(Scenario(task=BLOBS, rule="newcomer", rounds=2), tmp_path, 2)
+    known = outcome(Scenario(task=BLOBS, rule="mean", rounds=2), tmp_path, 1)
+    assert own == known
