@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -19,9 +19,11 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, write_atomically
 
-__all__ = ["About", "Recording", "digest_of", "read_recordings"]
+__all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
 
 _FORMAT = "fedimmune-recording-1"
+SUFFIX = ".recording"
+"""What recordings' file names end with."""
 
 
 class About(BaseModel):
@@ -68,27 +70,36 @@ class Recording:
     about
         What it was.
     grams
-        Inner products, (rounds, layers, n, n), float64; n + 1 with the anchor, which is last.
+        Inner products of round 1 and following, (rounds, layers, n, n), float64; n + 1 with the
+        anchor, which is last.
     attackers
         Who attacks, (rounds, n), bool.
-    rounds
-        Numbers of the rounds, (rounds,).
+    median_distances
+        How far the coordinate-wise median was from the robust mean, (rounds,): to compare with,
+        for the median cannot be told from inner products.
     """
 
-    def __init__(self, about: About, grams: Tensor, attackers: Tensor, rounds: Tensor) -> None:
-        count, layers, n = len(rounds), len(about.layers), attackers.shape[1]
+    def __init__(
+        self, about: About, grams: Tensor, attackers: Tensor, median_distances: Tensor
+    ) -> None:
+        count, layers, n = len(grams), len(about.layers), attackers.shape[1]
         rows = n + about.has_anchor
-        if grams.shape != (count, layers, rows, rows) or attackers.shape != (count, n):
+        if (
+            grams.shape != (count, layers, rows, rows)
+            or attackers.shape != (count, n)
+            or median_distances.shape != (count,)
+        ):
             raise InputError(
                 f"a recording of {count} rounds, {layers} layers and {n} clients has Gram matrices "
                 f"of shape {(count, layers, rows, rows)}, not {tuple(grams.shape)}"
             )
         if not bool(torch.isfinite(grams).all()):
             raise InputError("a recording holds values that are not finite")
-        self.about, self.grams, self.attackers, self.rounds = about, grams, attackers, rounds
+        self.about, self.grams, self.attackers = about, grams, attackers
+        self.median_distances = median_distances
 
     def __len__(self) -> int:
-        return len(self.rounds)
+        return len(self.grams)
 
     def __repr__(self) -> str:
         a = self.about
@@ -99,7 +110,11 @@ class Recording:
 
     def save(self, path: Path) -> None:
         """Write a safetensors file; it is replaced whole or not at all."""
-        tensors = {"grams": self.grams, "attackers": self.attackers, "rounds": self.rounds}
+        tensors = {
+            "grams": self.grams,
+            "attackers": self.attackers,
+            "median_distances": self.median_distances,
+        }
         write_atomically(tensors, path, {"format": _FORMAT, "about": self.about.model_dump_json()})
 
     @classmethod
@@ -120,7 +135,8 @@ class Recording:
             raise InputError(f"{path} is no recording of this version ({_FORMAT})")
         try:
             about = About.model_validate_json(metadata["about"])
-            return cls(about, tensors["grams"], tensors["attackers"].bool(), tensors["rounds"])
+            attackers = tensors["attackers"].bool()
+            return cls(about, tensors["grams"], attackers, tensors["median_distances"])
         except (KeyError, ValidationError, InputError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
 
@@ -136,10 +152,10 @@ def read_recordings(folders: Iterable[str | Path]) -> list[Recording]:
     files: list[Path] = []
     for given in folders:
         place = Path(given)
-        files += sorted(place.glob("*.recording")) if place.is_dir() else [place]
+        files += sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]
     if not files:
         shown = ", ".join(str(folder) for folder in folders)
-        raise InputError(f"there are no recordings (*.recording) in {shown}")
+        raise InputError(f"there are no recordings (*{SUFFIX}) in {shown}")
     recordings = [Recording.load(file) for file in files]
     first = recordings[0].about
     for recording, file in zip(recordings, files, strict=True):
@@ -162,13 +178,11 @@ def digest_of(recordings: Sequence[Recording]) -> str:
     return hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16]
 
 
-def only(
-    recordings: Sequence[Recording], attacks: Mapping[str, object] | Sequence[str]
-) -> list[Recording]:
-    """Keep the recordings of some attacks, and those without any."""
-    kept = [r for r in recordings if r.about.attack in attacks or r.about.attack == "none"]
+def of_attacks(recordings: Sequence[Recording], attacks: Sequence[str]) -> list[Recording]:
+    """Keep the recordings of some attacks, and those in which nobody attacks."""
+    known = {recording.about.attack for recording in recordings}
     for attack in attacks:
-        if not any(r.about.attack == attack for r in recordings):
-            known = ", ".join(sorted({r.about.attack for r in recordings}))
-            raise InputError(f"there is no recording of {attack!r}; there are {known}")
-    return kept
+        if attack not in known:
+            listed = ", ".join(sorted(known))
+            raise InputError(f"there is no recording of {attack!r}; there are {listed}")
+    return [r for r in recordings if r.about.attack in {*attacks, "none"}]

@@ -1,10 +1,18 @@
-"""The command line: ``fedimmune simulate | aggregate | demo | rules | attacks | tasks | data``.
+"""The command line: ``fedimmune simulate | record | train | aggregate | rules | tasks | …``.
 
 Results go to standard output, progress and remarks to standard error. PyTorch is imported by the
 commands that need it, so that ``--help`` is quick.
 """
 
-from fedimmune.cli import aggregate, data, demo, lists, simulate  # each adds its commands
+from fedimmune.cli import (  # each adds its commands
+    aggregate,
+    data,
+    demo,
+    lists,
+    record,
+    simulate,
+    train,
+)
 from fedimmune.cli.app import app, main
 
-__all__ = ["aggregate", "app", "data", "demo", "lists", "main", "simulate"]
+__all__ = ["aggregate", "app", "data", "demo", "lists", "main", "record", "simulate", "train"]

@@ -57,6 +57,8 @@ def aggregate(
 ) -> None:
     """Aggregate client files into the next global model.
 
+    FILES hold one client each, in safetensors form; a file's stem is the client's id.
+
     Files are read in blocks, so a round may be larger than memory. A damaged, odd or NaN file is
     rejected by name and the rest is aggregated. The output is replaced whole or not at all.
 

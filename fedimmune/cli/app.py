@@ -18,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # Rich's own would take [default: …] for a style
 )
 
 # PyTorch's threads spin while they wait for each other: quickest on idle cores, but on a busy
@@ -33,6 +34,9 @@ def main() -> None:
         app()
     except FedimmuneError as error:
         typer.echo(f"fedimmune: {' '.join(str(error).split())}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        typer.echo(f"fedimmune: {error.strerror or error}", err=True)
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == _INTERRUPTED:

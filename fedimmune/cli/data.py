@@ -37,16 +37,16 @@ def data(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Prepare a data set and check it: what is missing is downloaded, where there is a network.
+    """Prepare the data set of TASK and check it; what is missing is downloaded.
 
     Example: fedimmune data mnist --data DIR
     """
-    from fedimmune.tasks import create, data_folder
+    from fedimmune.tasks import create, data_folder, load_data
 
     made = create(task, **dict(read_setting(text) for text in settings or []))
     folder = data_folder(place)
     remarks().print(f"loading {made.name} from {folder} …", highlight=False, soft_wrap=True)
-    loaded = made.load(folder)
+    loaded = load_data(made, folder)
     sources = made.check(folder)
     found = _described(loaded)
     if as_json:

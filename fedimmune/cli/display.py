@@ -50,6 +50,8 @@ class Display(Observer):
         self._scenario, self._out, self._remarks = scenario, out, remarks
         self._silent = silent
         self._records: list[RoundRecord] = []
+        self._attackers: set[int | str] = set()
+        self._weighs = False
         self._before = 0
         self._began = time.perf_counter()
         self._bar = Progress(
@@ -85,6 +87,7 @@ class Display(Observer):
 
     def starting(self, federation: Federation, finished: int) -> None:
         self._before = finished
+        self._attackers = set(federation.attackers)
         if self._within is not None:
             self._bar.remove_task(self._within)
         self._rounds = self._bar.add_task("rounds", total=self._scenario.rounds, completed=finished)
@@ -101,9 +104,11 @@ class Display(Observer):
 
     def show(self, record: RoundRecord) -> None:
         """Show a finished round."""
-        if not self._records and not self._silent:
-            self._heading(record)
         self._records.append(record)
+        self._attackers |= {client.id for client in record.clients if client.attacks}
+        self._weighs |= any(client.weight is not None for client in record.clients)
+        if len(self._records) == 1 and not self._silent:
+            self._heading()
         if self._rounds is not None and record.round > self._before:
             self._bar.update(self._rounds, completed=record.round)
         if not self._silent:
@@ -113,13 +118,12 @@ class Display(Observer):
 
     def finish(self, folder: RunFolder) -> None:
         """Say what came of it, and where it is kept."""
-        last = self._records[-1]
         if not self._silent:
-            for sentence in self._in_words(last):
+            for sentence in self._in_words(self._records[-1]):
                 self._out.print(sentence, highlight=False, soft_wrap=True)
         played = len(self._records) - self._before
         how = (
-            f"{played} rounds in {time.perf_counter() - self._began:.0f} s"
+            f"{_counted(played, 'round')} in {time.perf_counter() - self._began:.0f} s"
             if self._rounds is not None
             else "finished before; --force runs it anew"
         )
@@ -134,34 +138,43 @@ class Display(Observer):
         )
         console.print(line, highlight=False, soft_wrap=True)
 
-    def _heading(self, record: RoundRecord) -> None:
+    def _heading(self) -> None:
         s = self._scenario
-        attackers = [c.id for c in record.clients if c.attacks]
         by = f"{s.attack.name} by {s.attackers} of {s.clients}" if s.attackers else "no attack"
-        title = f"{s.task.name} · {s.rule.name} · {by} · seed {s.seed}"
-        self._print(Text(title, "bold"))
-        if attackers and len(s_ids := [str(a) for a in attackers]) <= _STRIP:
-            self._print(Text(f"attackers: {' '.join(s_ids)}", "dim"))
+        self._print(Text(f"{s.task.name} · {s.rule.name} · {by} · seed {s.seed}", "bold"))
+        if 0 < len(self._attackers) <= _STRIP:
+            listed = " ".join(str(client) for client in sorted(self._attackers))
+            self._print(Text(f"attackers: {listed}", "dim"))
         columns = f"{'round':>7}   {'ACC':>6}"
-        columns += f"{'ASR':>8}" if record.asr is not None else ""
-        columns += f"{'on attackers':>14} " if record.attacker_weight is not None else ""
-        if _has_strip(record):
-            columns += "   weights by client"
+        columns += f"{'ASR':>8}" if self._has_target else ""
+        columns += f"{'on attackers':>14} " if s.attackers else ""
+        columns += "   weight by client" if self._has_strip else ""
         self._print(Text(columns, "dim"))
+
+    @property
+    def _has_target(self) -> bool:
+        return any(record.asr is not None for record in self._records)
+
+    @property
+    def _has_strip(self) -> bool:
+        return self._scenario.clients <= _STRIP and self._weighs
 
     def _line(self, record: RoundRecord) -> Text:
         line = Text(f"{record.round:>4}/{self._scenario.rounds:<4} {record.accuracy:6.1%}")
-        if record.asr is not None:
-            line.append(f"  {record.asr:6.1%}", "red" if record.asr > 0.5 else "")
-        if record.attacker_weight is not None:
-            style = "red" if record.attacker_weight > 0.2 else "green"
-            line.append(f"   {record.attacker_weight:11.1%} ", style)
-        if _has_strip(record):
-            line.append("   ").append_text(_strip(record))
+        if self._has_target:
+            style = "red" if (record.asr or 0) > 0.5 else ""
+            line.append(f"  {_share(record.asr):>6}", style)
+        if self._scenario.attackers:
+            style = "red" if (record.attacker_weight or 0) > 0.2 else "green"
+            line.append(f"   {_share(record.attacker_weight):>11} ", style)
+        if self._has_strip:
+            line.append("   ").append_text(_strip(record, self._scenario.clients))
         return line
 
     def _in_words(self, last: RoundRecord) -> list[str]:
-        sentences = [f"After {last.round} rounds the model is right on {last.accuracy:.1%}."]
+        sentences = [
+            f"After {_counted(last.round, 'round')} the model is right on {last.accuracy:.1%}."
+        ]
         if last.asr is not None:
             sentences[0] = sentences[0][:-1] + (
                 f", and does what the attackers want on {last.asr:.1%} of the attacked samples "
@@ -170,10 +183,11 @@ class Display(Observer):
         weights = [r.attacker_weight for r in self._records if r.attacker_weight is not None]
         if weights:
             mean = sum(weights) / len(weights)
-            sentences.append(f"Attackers had {mean:.1%} of the weight on average.")
+            when = "" if len(weights) == len(self._records) else ", in rounds that had any"
+            sentences.append(f"Attackers had {mean:.1%} of the weight on average{when}.")
         failed = sum(r.error is not None for r in self._records)
         if failed:
-            sentences.append(f"In {failed} rounds the model stayed as it was.")
+            sentences.append(f"In {_counted(failed, 'round')} the model stayed as it was.")
         return sentences
 
 
@@ -181,17 +195,17 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _has_strip(record: RoundRecord) -> bool:
-    weighed = any(client.weight is not None for client in record.clients)
-    return weighed and len(record.clients) <= _STRIP
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _strip(record: RoundRecord) -> Text:
-    """One cell a client, as high as its weight; attackers in red."""
-    largest = max((client.weight or 0) for client in record.clients) or 1
+def _strip(record: RoundRecord, clients: int) -> Text:
+    """One cell a client, as high as its weight, blank where it took no part; attackers in red."""
+    largest = max(((client.weight or 0) for client in record.clients), default=0) or 1
+    present = {client.id: client for client in record.clients}
     strip = Text()
-    for client in record.clients:
-        strip.append_text(_cell(client, largest))
+    for number in range(clients):
+        strip.append_text(_cell(present[number], largest) if number in present else Text("  "))
     return strip
 
 

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["attacks", "rules", "tasks"]
 
+_NARROW = 100
+_BY = {
+    "krum": "by the number of clients",
+    "multi-krum": "by the number of clients",
+    "label-flip": "by the number of classes",
+}
+"""What a default that is None depends on."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
 
 
@@ -75,6 +83,9 @@ def _list(
         ]
         typer.echo(json.dumps(described, indent=2))
         return
+    if console().width < _NARROW:
+        _blocks(members, facts)
+        return
     table = Table(box=None, padding=(0, 2, 1, 0), header_style="bold")
     for heading in (noun, what, "parameters", *facts):
         table.add_column(heading, overflow="fold")
@@ -86,6 +97,18 @@ def _list(
         others = [_shown(fact(member)) for fact in facts.values()]
         table.add_row(f"[cyan]{member.name}[/]", member.summary, parameters or "–", *others)
     console().print(table)
+
+
+def _blocks(members: Iterable[type[Named]], facts: Mapping[str, Callable[[Any], Any]]) -> None:
+    """One block a member, for a narrow terminal."""
+    out = console()
+    for member in members:
+        out.print(f"[cyan]{member.name}[/]  {member.summary}", highlight=False)
+        settings = member.parameters() | {name: fact(member) for name, fact in facts.items()}
+        for name, value in settings.items():
+            text = _shown(value) if name in facts else _default(member.name, value)
+            out.print(f"  {name}: {text}".replace("\n", ", "), highlight=False)
+        out.print()
 
 
 def _shown(fact: object) -> str:
@@ -100,5 +123,5 @@ def _symbol(symbol: str | None) -> str:
 
 def _default(owner: str, value: object) -> str:
     if value is None:
-        return "by the number of clients" if owner in {"krum", "multi-krum"} else "not given"
+        return _BY.get(owner, "not given")
     return f"{value:.3g}" if isinstance(value, float) else str(value).lower()

@@ -10,6 +10,7 @@ import typer
 
 from fedimmune.cli.app import app
 from fedimmune.cli.terminal import console, read_setting, remarks
+from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
     from fedimmune.federation import Scenario
@@ -75,6 +76,8 @@ def simulate(
 ) -> None:
     """Train federatedly under attack and keep the run.
 
+    SCENARIO is a TOML file or a run's folder to start from; options change it.
+
     A run that was interrupted goes on from its last finished round; one that is finished is shown
     again. The same scenario gives the same bits, whatever the number of workers.
 
@@ -91,8 +94,15 @@ def simulate(
         "seed": seed,
     }
     changes = {name: value for name, value in named.items() if value is not None}
-    changes |= dict(read_setting(text) for text in settings or [])
+    for text in settings or []:
+        name, value = read_setting(text)
+        known = changes.get(name.removesuffix(".name"))
+        if known is not None:
+            raise ParameterError(f"{name} is given twice: {known!r} and {value!r}")
+        changes[name] = value
     scenario = _scenario(scenario_file, changes)
+    if attackers and not scenario.attackers:
+        remarks().print(f"nobody attacks: --attackers {attackers} needs an --attack too")
 
     from fedimmune.cli.display import Display
     from fedimmune.cli.scalars import scalars

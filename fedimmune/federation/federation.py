@@ -20,7 +20,7 @@ from fedimmune.federation.seeds import generator, seeded
 from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.workbench import SERVER, Setup, TestJob, TrainJob
 from fedimmune.federation.workers import Crew, Here, Processes
-from fedimmune.tasks import Data, Task
+from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
 
 __all__ = ["Federation", "Sent", "set_aside"]
@@ -78,7 +78,7 @@ class Federation:
         self.attackers = frozenset(chosen[: scenario.attackers].tolist())
         self._warn_of_empty_clients()
         with seeded(scenario.seed, "model"):
-            first = task.model(data).state_dict()
+            first = build_model(task, data).state_dict()
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
         setup = Setup(scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested)
         layout, rows = Layout(first), len(self.participants(1)) + 1  # the last is the server's

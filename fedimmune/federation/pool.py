@@ -119,6 +119,7 @@ class _Worker:
             [sys.executable, "-m", "fedimmune.federation.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the master, who then ends them
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
 

@@ -6,72 +6,148 @@ round what a defence learns from: the inner products of the updates, and who att
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from fedimmune.adaptive.recordings import About, Recording
+from fedimmune.adaptive.recordings import SUFFIX, About, Recording
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.federation.federation import Federation, set_aside
+from fedimmune.federation.measuring import distances
+from fedimmune.federation.pool import Pool
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.workbench import one_thread
+from fedimmune.federation.workers import shared_data
 from fedimmune.geometry import measure
 from fedimmune.layers import Kind
+from fedimmune.rules import create
 from fedimmune.tasks import Data, Samples, Task
-from fedimmune.updates import NonFiniteError
+from fedimmune.tasks.prepared import read_data
+from fedimmune.updates import NonFiniteError, Updates
 
-__all__ = ["rehearse", "server_as_clients"]
-
-
-def server_as_clients(data: Data, tested: torch.Tensor) -> Data:
-    """Give the data of a rehearsal: what the server tests on is now the clients'."""
-    clients = Samples(
-        data.server.inputs.index_select(0, tested), data.server.labels.index_select(0, tested)
-    )
-    return replace(data, clients=clients, file=None)
+__all__ = ["Rehearsal", "record", "rehearse"]
 
 
-def rehearse(
-    scenario: Scenario,
-    run: int,
-    task: Task,
-    data: Data,
-    on_round: Callable[[int], None] = lambda _: None,
-) -> Recording:
-    """Play a scenario on the server's own data and record it.
+@dataclass(frozen=True)
+class Rehearsal:
+    """One rehearsal to be carried out.
 
     Parameters
     ----------
     scenario
         What to rehearse; its rule is the one whose global model is followed.
     run
-        Which repetition this is.
-    task, data
-        Of the scenario.
-    on_round
-        Is told the number of each finished round.
+        Which repetition it is.
     """
+
+    scenario: Scenario
+    run: int
+
+    @property
+    def file_name(self) -> str:
+        """What its recording is called; it holds a digest of the whole scenario."""
+        s = self.scenario
+        return (
+            f"{s.attack.name}-{s.attackers}of{s.clients}-{s.rule.name}-run{self.run}-"
+            f"{s.digest}{SUFFIX}"
+        )
+
+
+def record(
+    rehearsals: Sequence[Rehearsal],
+    folder: Path,
+    task: Task,
+    data: Data,
+    *,
+    workers: int = 1,
+    on_done: Callable[[Rehearsal], None] = lambda _: None,
+) -> None:
+    """Carry out rehearsals, several at a time, and leave a recording of each in a folder.
+
+    Those whose recording is there already are not carried out again.
+
+    Parameters
+    ----------
+    rehearsals
+        What to rehearse, all of the same task.
+    folder
+        Where recordings go; made where there is none.
+    task, data
+        Of the rehearsals.
+    workers
+        How many processes, each carrying out one rehearsal at a time.
+    on_done
+        Is told of each that has been carried out, from several threads.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write recordings to {folder}: {error.strerror}") from error
+    jobs = [(each, folder / each.file_name) for each in rehearsals]
+    jobs = [(each, file) for each, file in jobs if not file.is_file()]
+    if workers == 1 or len(jobs) < 2:
+        stage = _Stage(task, data)
+        for each, file in jobs:
+            stage.do((each, file))
+            on_done(each)
+        return
+    with shared_data(data) as shared:
+        pool = Pool(min(workers, len(jobs)), _stage, {"task": task, "data": shared})
+    with pool:
+        pool.do(jobs, lambda number, _: on_done(jobs[number][0]))
+
+
+class _Stage:
+    """Carries out rehearsals, one at a time."""
+
+    def __init__(self, task: Task, data: Data) -> None:
+        self._task, self._data = task, data
+
+    def do(self, job: tuple[Rehearsal, Path]) -> None:
+        rehearsal, file = job
+        rehearse(rehearsal, self._task, self._data).save(file)
+
+
+def _stage(task: Task, data: Path) -> _Stage:
+    """Make the stage of a worker process."""
+    torch.set_num_threads(1)
+    return _Stage(task, read_data(data))
+
+
+def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
+    """Play a scenario on the server's own data and record it.
+
+    Parameters
+    ----------
+    rehearsal
+        What to play.
+    task, data
+        Of its scenario.
+    """
+    scenario = rehearsal.scenario
     anchored = scenario.anchor > 0
-    _, tested = set_aside(len(data.server), scenario.anchor)
-    grams, attackers, rounds = [], [], []
-    with one_thread(), Federation(scenario, task, server_as_clients(data, tested), 1) as federation:
+    grams: list[Tensor] = []
+    attackers: list[list[bool]] = []
+    medians: list[float] = []
+    on_server = _server_as_clients(data, scenario.anchor)
+    with one_thread(), Federation(scenario, task, on_server, workers=1) as federation:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
             sent = federation.train(number, lambda *_: None, with_anchor=anchored)
             try:
-                geometry = measure(sent.updates.with_anchor_row())
-                grams.append(geometry.grams())
-                attackers.append(
-                    [client in federation.attackers for client in sent.updates.clients]
-                )
-                rounds.append(number)
-                federation.move(rule.aggregate(sent.updates).apply(federation.global_model))
+                found = measure(sent.updates.with_anchor_row()).grams()
+                medians.append(_median_distance(sent.updates, federation.attackers))
+                moved = rule.aggregate(sent.updates).apply(federation.global_model)
             except (FedimmuneError, NonFiniteError):
                 break  # the attack has driven the model beyond numbers: nothing more to learn
-            on_round(number)
+            grams.append(found)
+            attackers.append([client in federation.attackers for client in sent.updates.clients])
+            federation.move(moved)
         layers = {layer.name: layer.shape for layer in sent.updates.of_kind(Kind.PARAMETER)}
-    if not rounds:
+    if not grams:
         raise InputError(f"the rehearsal of {scenario.title} gave no valid round")
     about = About(
         task=scenario.task.name,
@@ -79,9 +155,22 @@ def rehearse(
         attack=scenario.attack.name if scenario.attackers else "none",
         attackers=scenario.attackers,
         clients=scenario.clients,
-        run=run,
+        run=rehearsal.run,
         trajectory=scenario.rule.name,
         has_anchor=anchored,
         scenario=scenario.model_dump(),
     )
-    return Recording(about, torch.stack(grams), torch.tensor(attackers), torch.tensor(rounds))
+    of_median = torch.tensor(medians[: len(grams)], dtype=torch.float64)
+    return Recording(about, torch.stack(grams), torch.tensor(attackers), of_median)
+
+
+def _median_distance(updates: Updates, attackers: frozenset[int]) -> float:
+    found = distances(updates, attackers, create("median").aggregate(updates))["distance"]
+    return float("nan") if found is None else found
+
+
+def _server_as_clients(data: Data, anchor: int) -> Data:
+    """Give the data of a rehearsal: what the server tests on is now the clients'."""
+    _, tested = set_aside(len(data.server), anchor)
+    inputs = data.server.inputs.index_select(0, tested)
+    return replace(data, clients=Samples(inputs, data.server.labels[tested]), file=None)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
+from fedimmune.checks import whole
 from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError, ParameterError
 from fedimmune.federation.federation import Federation
 from fedimmune.federation.measuring import client_records, detections, distances
@@ -22,7 +23,7 @@ from fedimmune.federation.workbench import one_thread
 from fedimmune.layers import FLOATS
 from fedimmune.rules import Rule
 from fedimmune.runs import Checkpoint, RoundRecord, RunFolder, Seconds
-from fedimmune.tasks import data_folder
+from fedimmune.tasks import data_folder, load_data
 from fedimmune.updates import Updates
 
 __all__ = ["Observer", "run_folder", "simulate"]
@@ -84,28 +85,40 @@ def simulate(
     >>> [record.round for record in simulate(scenario)]
     [1, 2]
     """
-    if workers is not None and workers < 1:
-        raise ParameterError(f"workers must be at least 1: {workers}")
-    observer = observer or Observer()
+    if workers is not None:
+        whole("simulate", "workers", workers, 1)
+    folder = None if runs is None else run_folder(scenario, runs)
+    return _rounds(scenario, data_folder(data), folder, workers, force, observer or Observer())
+
+
+def _rounds(
+    scenario: Scenario,
+    place: Path,
+    folder: RunFolder | None,
+    workers: int | None,
+    force: bool,
+    observer: Observer,
+) -> Generator[RoundRecord, None, None]:
+    if folder is not None and folder.is_finished and not force:
+        with folder.held(scenario.to_toml()):
+            folder.tidy()
+            records = _finished(folder, scenario)
+        yield from records
+        return
     with ExitStack() as stack:
-        folder = None
-        if runs is not None:
-            folder = run_folder(scenario, runs)
-            stack.enter_context(folder.held(scenario.to_toml()))
-            if force:
-                folder.clear()
-            if folder.is_finished:
-                folder.tidy()
-                yield from _finished(folder, scenario)
-                return
         observer.loading(scenario.task.name)
         task = scenario.make_task()
         with one_thread():
-            loaded = task.load(data_folder(data))
-            federation = stack.enter_context(Federation(scenario, task, loaded, workers))
+            data = load_data(task, place)
+            federation = stack.enter_context(Federation(scenario, task, data, workers))
             rule = scenario.make_rule(federation.attackers)
             _check_enough(rule, len(federation.participants(1)))
             fingerprint = federation.fingerprint()
+            # Only now is anything written, or an old run given up: all that can be refused is good.
+            if folder is not None:
+                stack.enter_context(folder.held(scenario.to_toml()))
+                if force:
+                    folder.clear()
             checkpoint = _resume(folder, rule, federation, fingerprint)
         observer.starting(federation, checkpoint.round)
         if folder is not None:

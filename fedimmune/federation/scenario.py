@@ -30,7 +30,7 @@ from pydantic import (
 
 from fedimmune import attacks, rules, tasks
 from fedimmune.attacks import Attack
-from fedimmune.errors import InputError
+from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.federation import partition as partitions
 from fedimmune.federation.partition import Partition
 from fedimmune.registry import Named, make
@@ -57,7 +57,7 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
 
-def _chosen(find: Callable[[str], type[Named]]) -> BeforeValidator:
+def _chosen(find: Callable[[str], type[Named]], usual: str) -> BeforeValidator:
     """Make a validator that turns what users write into a `Choice` with all its parameters."""
 
     def complete(given: object) -> dict[str, Any]:
@@ -65,17 +65,25 @@ def _chosen(find: Callable[[str], type[Named]]) -> BeforeValidator:
             given = given.model_dump()
         if isinstance(given, str):
             given = {"name": given}
-        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        if isinstance(given, Mapping):
+            given = {"name": usual, **given}
+        if not isinstance(given, Mapping) or not isinstance(given["name"], str):
             raise ValueError(  # noqa: TRY004 (pydantic takes no TypeError)
                 f"expected a name, or a table with a name: {given!r}"
             )
         parameters = {name: value for name, value in given.items() if name != "name"}
         member = find(given["name"])
-        made = make(member, parameters)
+        try:
+            made = make(member, parameters)
+        except FedimmuneError:
+            raise
+        except Exception as error:  # a class of the user's own
+            kind = type(error).__name__
+            raise ValueError(f"{given['name']} cannot be made: {kind}: {error}") from error
         # As the member keeps them: 2.0 for 2 must not make another scenario.
-        filled = {name: getattr(made, name) for name in member.parameters()}
+        filled = {name: _kept(made, name) for name in member.parameters()}
         return {"name": given["name"]} | {
-            name: _plain(value) for name, value in filled.items() if value is not None
+            name: value for name, value in filled.items() if value is not None
         }
 
     return BeforeValidator(complete)
@@ -160,15 +168,15 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: Annotated[Choice, _chosen(tasks.find)] = Field("digits", validate_default=True)
-    rule: Annotated[Choice, _chosen(rules.find)] = Field("mean", validate_default=True)
-    attack: Annotated[Choice, _chosen(attacks.find)] = Field("none", validate_default=True)
+    task: Annotated[Choice, _chosen(tasks.find, "digits")] = Field("digits", validate_default=True)
+    rule: Annotated[Choice, _chosen(rules.find, "mean")] = Field("mean", validate_default=True)
+    attack: Annotated[Choice, _chosen(attacks.find, "none")] = Field("none", validate_default=True)
     clients: int = Field(10, ge=1, strict=True)
     attackers: int = Field(
         default_factory=lambda known: _usual_attackers(**known), ge=0, strict=True
     )
     participation: float = Field(1.0, gt=0, le=1, strict=True)
-    partition: Annotated[Choice, _chosen(partitions.find)] = Field(
+    partition: Annotated[Choice, _chosen(partitions.find, "dirichlet")] = Field(
         "dirichlet", validate_default=True
     )
     rounds: int = Field(default_factory=lambda known: _recipe(known).rounds, ge=1, strict=True)
@@ -207,7 +215,11 @@ class Scenario(BaseModel):
     def _optimiser_of_the_task(cls, given: object, info: ValidationInfo) -> object:
         if isinstance(given, str):
             given = {"name": given}
-        if not isinstance(given, Mapping) or "task" not in info.data:
+        if not isinstance(given, Mapping | Optimiser):
+            raise ValueError(  # noqa: TRY004 (pydantic takes no TypeError)
+                f"expected a name, or a table with a name and lr: {given!r}"
+            )
+        if isinstance(given, Optimiser) or "task" not in info.data:
             return given
         recipe = _recipe(info.data)
         if given.get("name", "sgd") != "sgd":
@@ -291,9 +303,14 @@ def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
 def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Set fields of a scenario that is not checked yet; the given one is left as it is.
 
-    A new name in a table leaves the old one's parameters behind, which are not its own.
+    A new name in a table leaves the old one's parameters behind, which are not its own; another
+    task leaves the old one's recipe behind, and another attack the number of attackers.
     """
     fields = {name: dict(v) if isinstance(v, Mapping) else v for name, v in given.items()}
+    for name, followers in _FOLLOWERS.items():
+        new = changes.get(name, changes.get(f"{name}.name"))
+        if new is not None and new != _name_of(fields.get(name)):
+            fields = {field: v for field, v in fields.items() if field not in followers}
     # Names first: what is set for a new rule must not be lost with the old one's parameters.
     for path in sorted(changes, key=lambda path: "." in path and not path.endswith(".name")):
         value = changes[path]
@@ -310,20 +327,22 @@ def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
         if inner == "name":
             fields[name] = {"name": value}
         elif isinstance(table, dict):
-            fields[name] = {"name": _USUAL.get(name), **table, inner: value}
+            fields[name] = {**table, inner: value}
     return fields
 
 
 _ADAM_LR = 0.001
 _USUAL_SHARE = 0.4
-_TABLES = ("task", "rule", "attack", "partition", "optimiser")
-_USUAL = {
-    "task": "digits",
-    "rule": "mean",
-    "attack": "none",
-    "partition": "dirichlet",
-    "optimiser": "sgd",
+_FOLLOWERS = {
+    "task": ("rounds", "local_epochs", "batch", "anchor", "optimiser"),
+    "attack": ("attackers",),
 }
+"""Fields whose usual value depends on another's."""
+_TABLES = ("task", "rule", "attack", "partition", "optimiser")
+
+
+def _name_of(given: object) -> object:
+    return given.get("name") if isinstance(given, Mapping) else given
 
 
 def _usual_attackers(attack: Choice, clients: int, **_: object) -> int:
@@ -332,6 +351,20 @@ def _usual_attackers(attack: Choice, clients: int, **_: object) -> int:
 
 def _recipe(known: Mapping[str, Any]) -> Recipe:
     return tasks.find(known["task"].name).recipe
+
+
+def _kept(made: Named, parameter: str) -> Any:
+    """Read a parameter back, as something that TOML can hold."""
+    if not hasattr(made, parameter):
+        raise ValueError(f"{made.name} has to keep its parameter {parameter!r} as an attribute")
+    value = _plain(getattr(made, parameter))
+    try:
+        tomli_w.dumps({parameter: [] if value is None else value})
+    except (TypeError, AttributeError):
+        raise ValueError(
+            f"{made.name}: {parameter} must be a number, text, true or false, or a list: {value!r}"
+        ) from None
+    return value
 
 
 def _plain(value: Any) -> Any:

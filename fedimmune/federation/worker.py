@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 
 
 def main() -> None:
     """Carry out jobs from standard input until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the master, who then ends us
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a user's task prints must not get among the answers
     jobs = sys.stdin.buffer
@@ -19,7 +17,7 @@ def main() -> None:
         pickle.dump(message, answers)
         answers.flush()
 
-    from fedimmune.federation.pool import WorkerError  # noqa: PLC0415 (signals first)
+    from fedimmune.federation.pool import WorkerError  # noqa: PLC0415 (the pipe first)
 
     try:
         make, arguments = pickle.load(jobs)

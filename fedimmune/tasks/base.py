@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from fedimmune.checks import fraction, number, whole
 from fedimmune.errors import InputError
 from fedimmune.registry import Named
 
@@ -33,6 +34,11 @@ class Samples:
     labels: Tensor
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inputs, Tensor) or not isinstance(self.labels, Tensor):
+            raise InputError(
+                f"samples and labels must be PyTorch tensors, not {type(self.inputs).__name__} and "
+                f"{type(self.labels).__name__}"
+            )
         if len(self.inputs) != len(self.labels) or self.labels.ndim != 1:
             raise InputError(
                 f"one label a sample is needed: there are {len(self.inputs)} samples and labels "
@@ -91,6 +97,7 @@ class Data:
     file: Path | None = None
 
     def __post_init__(self) -> None:
+        whole("Data", "classes", self.classes, 1)
         for name, samples in (("clients", self.clients), ("server", self.server)):
             if not len(samples):
                 raise InputError(f"there are no samples for the {name}")
@@ -141,6 +148,14 @@ class Recipe:
     batch: int = 128
     local_epochs: int = 1
     anchor: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"rounds": 1, "batch": 1, "local_epochs": 1, "anchor": 0}.items():
+            whole("Recipe", name, getattr(self, name), least)
+        number("Recipe", "lr", self.lr, 0)
+        fraction("Recipe", "momentum", self.momentum, 1)
+        if self.weight_decay != 0:
+            number("Recipe", "weight_decay", self.weight_decay, 0)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Registry, make
-from fedimmune.tasks.base import Task
+from fedimmune.tasks.base import Recipe, Task
 from fedimmune.tasks.cifar10 import Cifar10
 from fedimmune.tasks.cifar100 import Cifar100
 from fedimmune.tasks.digits import Digits
@@ -68,4 +68,11 @@ def _imported(name: str) -> type[Task]:
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise ParameterError(f"task {name!r} is abstract: it lacks {missing}")
+    if not isinstance(getattr(found, "recipe", None), Recipe):
+        raise ParameterError(f"task {name!r} needs a `recipe`, a fedimmune.Recipe")
+    if not isinstance(getattr(found, "name", None), str):
+        raise ParameterError(f"task {name!r} needs a `name`")
+    for parameter, default in found.parameters().items():
+        if default is inspect.Parameter.empty:
+            raise ParameterError(f"task {name!r}: its parameter {parameter!r} needs a default")
     return found

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedimmune.cli import app, main
 from fedimmune.federation import Scenario
+from fedimmune.tasks.digits import Digits
 
 QUICK = ("simulate", "--rounds", "2", "--set", "local_epochs=1")
 
@@ -227,3 +229,144 @@ def test_the_example_of_an_own_task_runs_from_the_command_line(
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(records) == 5
     assert records[-1]["accuracy"] > 0.5
+
+
+PAGES = Path(__file__).parents[2] / "docs"
+
+
+def test_the_scenario_in_the_guide_is_a_scenario() -> None:
+    text = (PAGES / "simulation.md").read_text(encoding="utf-8")
+    block = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert block
+    scenario = Scenario(**tomllib.loads(block[1]))
+    assert scenario.make_rule([]).clients_needed <= scenario.clients
+
+
+def test_help_tells_the_defaults() -> None:
+    text = " ".join(call("simulate", "--help").stdout.replace("│", " ").split())
+    for said in ("digits", "4 in 10", "FEDIMMUNE_DATA", "SCENARIO is a TOML file"):
+        assert said in text
+
+
+TASK = """
+import torch
+from torch import nn
+from fedimmune import Data, Recipe, Samples, Task
+
+def samples(count):
+    return Samples(torch.randn(count, 2), torch.arange(count) % 3)
+
+class Sound(Task):
+    name = "sound"
+    summary = "nothing"
+    recipe = Recipe(rounds=1, lr=0.1, batch=10)
+    def load(self, place):
+        return Data(samples(60), samples(30), classes=3)
+    def model(self, data):
+        return nn.Linear(2, 3)
+
+class NoRecipe(Sound):
+    recipe = dict(rounds=1)
+class NoDefault(Sound):
+    def __init__(self, *, size):
+        self.size = size
+class Forgetful(Sound):
+    def __init__(self, *, size=1):
+        pass
+class Complicated(Sound):
+    def __init__(self, *, size=object()):
+        self.size = size
+class Raising(Sound):
+    def __init__(self):
+        raise RuntimeError("not today")
+class NoData(Sound):
+    def load(self, place):
+        return None
+class BadData(Sound):
+    def load(self, place):
+        raise OSError("the disk is gone")
+class ArrayData(Sound):
+    def load(self, place):
+        return Data(Samples(torch.randn(6, 2), torch.zeros(6).long().numpy()), samples(3), 3)
+class NoModel(Sound):
+    def model(self, data):
+        return None
+class BadModel(Sound):
+    def model(self, data):
+        raise KeyError("layers")
+class WrongInputs(Sound):
+    def model(self, data):
+        return nn.Linear(5, 3)
+class TooManyOutputs(Sound):
+    def model(self, data):
+        return nn.Linear(2, 7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NoRecipe", "needs a `recipe`, a fedimmune.Recipe"),
+        ("NoDefault", "parameter 'size' needs a default"),
+        ("Forgetful", "has to keep its parameter 'size'"),
+        ("Complicated", "size must be a number"),
+        ("Raising", "cannot be made: RuntimeError: not today"),
+        ("NoData", "load must give fedimmune.Data, not NoneType"),
+        ("BadData", "load failed: OSError: the disk is gone"),
+        ("ArrayData", "must be PyTorch tensors, not Tensor and ndarray"),
+        ("NoModel", "model must give a torch.nn.Module, not NoneType"),
+        ("BadModel", "model failed: KeyError: 'layers'"),
+        ("WrongInputs", "the model, given two samples, failed: RuntimeError"),
+        ("TooManyOutputs", "one number a class; it gives (2, 7)"),
+    ],
+)
+def test_a_faulty_task_is_named_and_nothing_is_written(
+    refused: Callable[..., str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    said: str,
+) -> None:
+    (folder / "faulty.py").write_text(TASK)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "faulty", raising=False)
+    assert said in refused("simulate", "--task", f"faulty:{name}")
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--attack", "backdoor", "--set", "attack.shift_x=50"), ("--rule", "krum", "--clients", "2")],
+)
+def test_what_is_refused_leaves_nothing_behind(
+    refused: Callable[..., str], folder: Path, arguments: tuple[str, ...]
+) -> None:
+    refused("simulate", *arguments)
+    assert not (folder / "runs").exists()
+
+
+def test_force_keeps_the_old_run_until_the_new_one_begins(
+    refused: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(*QUICK)
+    before = {file.name: file.read_bytes() for file in only_run(folder).iterdir()}
+    monkeypatch.setattr(Digits, "load", lambda *_: None)
+    refused(*QUICK, "--force")
+    assert {file.name: file.read_bytes() for file in only_run(folder).iterdir()} == before
+
+
+def test_with_few_taking_part_columns_stay_where_they_are() -> None:
+    shown = call(
+        *("simulate", "--rounds", "4", "--seed", "3", "--attack", "backdoor", "--rule", "mean"),
+        *("--set", "participation=0.2"),
+    ).stdout.splitlines()
+    assert re.fullmatch(r"attackers: \d( \d){3}", shown[1])
+    where = shown[2].index("weight by client")
+    for line in shown[3:7]:
+        cells = line[where:].ljust(20)
+        assert [cell for cell in cells[::2] if cell != " "] == ["█", "█"]
+
+
+def test_given_twice_and_attackers_without_an_attack(refused: Callable[..., str]) -> None:
+    assert "rounds is given twice: 2 and 1" in refused(*QUICK, "--set", "rounds=1")
+    assert "nobody attacks" in call(*QUICK, "--attackers", "3").stderr

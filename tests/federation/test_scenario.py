@@ -277,7 +277,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"task": "cifar11"}, ["task", "'cifar11'", "digits"]),
     ({"task": 5}, ["task", "5"]),
     ({"task": None}, ["task"]),
-    ({"task": {"samples": 5}}, ["task", "name"]),
+    ({"task": {"samples": 5}}, ["task", "digits has no parameter 'samples'"]),
+    ({"optimiser": 3}, ["optimiser", "expected a name"]),
     ({"task": {"name": 5}}, ["task", "name"]),
     ({"task": {"name": "digits", "size": 5}}, ["task", "digits has no parameter 'size'"]),
     ({"task": "no.such.module:Task"}, ["task", "no.such.module"]),
@@ -393,9 +394,10 @@ def test_a_new_name_drops_the_old_ones_parameters(changes: dict[str, Any]) -> No
 
 
 def test_a_parameter_of_a_default_can_be_set_alone() -> None:
-    assert changed({}, {"partition.alpha": 0.1}) == {
-        "partition": {"name": "dirichlet", "alpha": 0.1}
-    }
+    assert Scenario(**changed({}, {"partition.alpha": 0.1})) == Scenario(
+        partition={"name": "dirichlet", "alpha": 0.1}
+    )
+    assert Scenario(partition={"alpha": 0.1}).partition.name == "dirichlet"
     scenario = Scenario(**changed({}, {"optimiser.lr": 0.25}))
     assert scenario.optimiser.lr == 0.25
     assert scenario.optimiser.momentum == 0.5
@@ -420,3 +422,14 @@ def test_titles_are_for_people() -> None:
     hostile = Scenario(rule="krum", attack="backdoor", clients=5, attackers=2, seed=9)
     assert hostile.title == "digits-krum-backdoor-2of5-seed9"
     assert Scenario(task=BLOBS).title == "Blobs-mean-none-seed1"
+
+
+def test_another_task_or_attack_leaves_what_followed_from_the_old_one_behind() -> None:
+    digits = Scenario(rounds=3).model_dump()
+    mnist = Scenario(**changed(digits, {"task": "mnist"}))
+    assert mnist == Scenario(task="mnist")
+    assert Scenario(**changed(digits, {"task": "mnist", "rounds": 2})).rounds == 2
+    assert Scenario(**changed(digits, {"task": "digits"})).rounds == 3
+    assert Scenario(**changed(digits, {"attack": "backdoor"})).attackers == 4
+    attacked = Scenario(attack="omniscient", attackers=2).model_dump()
+    assert Scenario(**changed(attacked, {"attack.scale": 2.0})).attackers == 2

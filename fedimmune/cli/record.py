@@ -1,0 +1,183 @@
+"""``fedimmune record``: rehearse attacks on the server's own data."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedimmune.cli.app import app
+from fedimmune.cli.terminal import read_setting, remarks
+from fedimmune.errors import ParameterError
+
+if TYPE_CHECKING:
+    from fedimmune.federation.plan import Family
+
+__all__ = ["record"]
+
+_PAPER_FOLLOWS = ("mean", "geometric-median", "median", "multi-krum")
+
+
+@app.command()
+def record(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where recordings go.")
+    ],
+    task: Annotated[str, typer.Option(help="What is learned: `fedimmune tasks`.")] = "digits",
+    attacks: Annotated[
+        str, typer.Option(help="Kinds of attack to rehearse, with commas between.")
+    ] = "backdoor,omniscient",
+    attackers: Annotated[
+        str, typer.Option(help="How many attack: a list such as 0-4 or 0,2,4.")
+    ] = "0-4",
+    runs: Annotated[
+        int, typer.Option(min=1, help="How often each is repeated; `train` keeps the last apart.")
+    ] = 3,
+    follow: Annotated[
+        str | None,
+        typer.Option(help="Rules whose global model is followed. [default: oracle]"),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How many. [default: the task's]")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="`paper`: three runs, four trajectories, all rounds, as the paper has."),
+    ] = None,
+    family: Annotated[
+        bool,
+        typer.Option("--family", help="Draw each attack's parameters at random per rehearsal."),
+    ] = False,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            metavar="NAME=LOW-HIGH",
+            help="What --family draws from: shift, gap, fraction, scale. Repeatable.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Any other field of the scenarios. Repeatable."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]"
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Rehearsals at a time. [default: one a core]")
+    ] = None,
+) -> None:
+    """Rehearse attacks on the server's own data, and record what a defence learns from.
+
+    Each round is kept as inner products of the updates, layer by layer, and who attacked: no update
+    of anyone. What is recorded already is not rehearsed again, so an interrupted command goes on.
+
+    Example: fedimmune record --task mnist --attacks backdoor,omniscient -o recordings
+    """
+    from fedimmune.federation.plan import plan
+    from fedimmune.federation.pool import usable_cores
+    from fedimmune.federation.rehearsal import Rehearsal
+    from fedimmune.federation.rehearsal import record as carry_out
+    from fedimmune.federation.scenario import Scenario, changed
+    from fedimmune.tasks import data_folder, load_data
+
+    if preset not in {None, "paper"}:
+        raise ParameterError(f"there is no preset {preset!r}; there is paper")
+    given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
+    base = changed(given, dict(read_setting(text) for text in settings or []))
+    first = Scenario(**base)  # says what is wrong before anything is loaded
+    made = first.make_task()
+    loaded = load_data(made, data_folder(data))
+    rehearsals = plan(
+        base,
+        loaded.facts,
+        attacks=_list(attacks),
+        attackers=_numbers(attackers),
+        runs=3 if preset else runs,
+        follow=_list(follow) if follow else _PAPER_FOLLOWS if preset else ("oracle",),
+        family=_family(ranges) if family or ranges else None,
+        seed=seed,
+    )
+    there = sum((output / each.file_name).is_file() for each in rehearsals)
+    console = remarks()
+    if there:
+        console.print(f"{there} of {len(rehearsals)} are recorded already", highlight=False)
+    with Progress(
+        TextColumn("rehearsals"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.description}"),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
+        bar = progress.add_task("", total=len(rehearsals), completed=there)
+
+        def done(rehearsal: Rehearsal) -> None:
+            progress.update(bar, advance=1, description=rehearsal.scenario.title)
+            if progress.disable:
+                console.print(f"recorded {rehearsal.file_name}", highlight=False, soft_wrap=True)
+
+        carry_out(
+            rehearsals,
+            output,
+            made,
+            loaded,
+            workers=workers or usable_cores(),
+            on_done=done,
+        )
+    size = sum(file.stat().st_size for file in output.glob("*.recording"))
+    typer.echo(f"{output}: {len(rehearsals)} rehearsals, {size / 1e6:.1f} MB")
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    """Read ``0-4`` or ``0,2,4``."""
+    found: list[int] = []
+    for part in _list(text):
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if span is None:
+            raise ParameterError(f"--attackers takes numbers such as 0-4 or 0,2,4, not {text!r}")
+        found += range(int(span[1]), int(span[2] or span[1]) + 1)
+    return sorted(set(found))
+
+
+def _family(ranges: list[str] | None) -> Family:
+    from pydantic import ValidationError
+
+    from fedimmune.federation.plan import Family
+
+    spans: dict[str, tuple[str, str]] = {}
+    for text in ranges or []:
+        found = re.fullmatch(r"(\w+)=([\d.]+)-([\d.]+)", text)
+        if found is None:
+            raise ParameterError(f"--range takes NAME=LOW-HIGH, such as shift=0-8, not {text!r}")
+        spans[found[1]] = (found[2], found[3])
+    try:
+        return Family.model_validate(spans)
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join(Family.model_fields)
+        place = first["loc"][0] if first["loc"] else ""
+        raise ParameterError(f"--range {place}: {first['msg']}; there are {known}") from None

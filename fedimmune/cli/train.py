@@ -1,0 +1,142 @@
+"""``fedimmune train``: recordings into a defence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedimmune.cli.app import app
+from fedimmune.cli.terminal import console, read_setting, remarks
+
+if TYPE_CHECKING:
+    from fedimmune.adaptive.training import Epoch
+
+__all__ = ["train"]
+
+
+@app.command()
+def train(
+    recordings: Annotated[
+        list[Path], typer.Argument(help="Folders or files that `fedimmune record` wrote.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the defence goes.")
+    ],
+    form: Annotated[
+        str, typer.Option(help="`relational`, the form we ship, or `paper`.")
+    ] = "relational",
+    preset: Annotated[
+        str | None, typer.Option(help="Of the paper's form: `paper` or `authors`. [default: paper]")
+    ] = None,
+    attacks: Annotated[
+        str | None, typer.Option(help="Learn these kinds alone, with commas between.")
+    ] = None,
+    anchor: Annotated[
+        bool | None,
+        typer.Option(
+            "--anchor/--no-anchor",
+            help="Compare clients with the server's own update. [default: if it was recorded]",
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="How many.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the form, such as c=5. Repeatable."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a defence on recordings: run after run but the last, which validates it.
+
+    RECORDINGS are folders or files that `fedimmune record` wrote. The best validation epoch is
+    kept. Beside FILE, FILE.curve.csv has the learning curve.
+
+    Example: fedimmune train recordings -o mnist.defence
+    """
+    from fedimmune.adaptive.making import make_defence
+    from fedimmune.adaptive.recordings import read_recordings
+    from fedimmune.files import writable, write_text_atomically
+
+    writable(output)
+    found = read_recordings(recordings)
+    bar = Progress(
+        TextColumn("epochs"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=remarks(),
+        transient=True,
+        disable=not remarks().is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=epochs)
+
+        def tell(epoch: Epoch) -> None:
+            losses = f"loss {epoch.training:.4f}, validation {epoch.validation:.4f}"
+            bar.update(task, completed=epoch.number, description=losses)
+
+        defence, curve = make_defence(
+            found,
+            form=form,
+            preset=preset,
+            attacks=None if attacks is None else [a.strip() for a in attacks.split(",")],
+            anchor=anchor,
+            epochs=epochs,
+            seed=seed,
+            settings=dict(read_setting(text) for text in settings or []),
+            on_epoch=tell,
+        )
+    defence.save(output)
+    lines = [f"{e.number},{e.training:.6g},{e.validation:.6g}" for e in curve]
+    write_text_atomically(
+        "\n".join(["epoch,training,validation", *lines]) + "\n", f"{output}.curve.csv"
+    )
+    if as_json:
+        typer.echo(defence.about.model_dump_json(indent=2))
+        return
+    console().print(_table(defence.about.validation))
+    best = min(curve, key=lambda epoch: epoch.validation)
+    typer.echo(f"wrote {output} (epoch {best.number} of {len(curve)})", err=True)
+
+
+def _table(rows: Any) -> Table:
+    table = Table(title="On rehearsals kept apart", title_justify="left")
+    for heading in ("attack", "attackers", "rounds"):
+        table.add_column(heading)
+    for heading in (
+        "weight on\nattackers",
+        "honest\nkept",
+        "just the\nhonest",
+        "AUROC",
+        "distance",
+        "of the\nmean",
+        "of the\nmedian",
+    ):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["attack"],
+            f"{row['attackers']} of {row['clients']}",
+            str(row["rounds"]),
+            _share(row["attacker_weight"]),
+            _share(row["benign_kept"]),
+            _share(row["exact"]),
+            "–" if row["auroc"] is None else f"{row['auroc']:.3f}",
+            *(
+                "–" if row[name] is None else f"{row[name]:.3f}"
+                for name in ("distance", "distance_of_mean", "distance_of_median")
+            ),
+        )
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
