@@ -17,7 +17,10 @@ __all__ = ["generator", "seed_for", "seeded"]
 
 
 def seed_for(seed: int, purpose: str, *numbers: int) -> int:
-    """Give the seed for one purpose, such as the training of client 3 in round 7."""
+    """Give the seed for one purpose, such as the training of client 3 in round 7.
+
+    PyTorch's generator on the CPU looks at its lower 32 bits only; a digest has chance in all.
+    """
     text = ":".join([str(seed), purpose, *(str(number) for number in numbers)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 

@@ -65,8 +65,8 @@ def load_weights(net: nn.Module, path: Path, classifier: str, advice: str) -> No
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise InputError(f"there is no file of weights {path}")
+    if not path.exists():
+        raise InputError(f"cannot be read: no such file ({path})")
     if path.suffix not in _SUFFIXES:
         raise InputError(f"{path}: weights come in files {', '.join(_SUFFIXES)}")
     if path.suffix == ".safetensors":
