@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedimmune import tasks
+from fedimmune import Scenario, simulate, tasks
 from fedimmune.tasks import Data
 from tests.tasks.training import learns
 
@@ -115,3 +115,22 @@ def test_it_trains(name: str) -> None:
     few = Data(some, data.server, data.classes, data.highest, data.extras)
     steps, lr = STEPS.get(name, (20, 0.1))
     assert learns(task, few, steps, lr, batch=64)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_round_is_played(name: str) -> None:
+    place = place_of(name)
+    # One client of twenty keeps it short; ResNets are narrow.
+    scenario = Scenario(
+        task={"name": name, **FAST.get(name, {})},
+        attack="label-flip",
+        clients=20,
+        participation=0.05,
+        rounds=1,
+    )
+    (record,) = simulate(scenario, data=place, workers=1)
+    assert record.error is None
+    assert len(record.clients) == 1
+    assert record.clients[0].verdict == "trusted"
+    assert record.robust_mean_norm != 0
+    assert 0 < record.accuracy < 1
