@@ -13,6 +13,7 @@ from torch import Tensor
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, writable, write_atomically
+from fedimmune.layers import FLOATS
 from fedimmune.rules import Rule
 from fedimmune.updates import Updates
 
@@ -31,6 +32,7 @@ def aggregate_files(
     buffers: Iterable[str] = (),
     samples: Mapping[Any, float] | None = None,
     history: AnyPath | None = None,
+    anchor: AnyPath | None = None,
     on_start: Callable[[int], None] | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Aggregation:
@@ -55,6 +57,9 @@ def aggregate_files(
         How many samples each client says it trained on.
     history
         Where a rule with history keeps it; read if it is there, written when all has gone well.
+    anchor
+        The server's own model, or its difference where `are_updates`, for a rule that compares
+        clients with it.
     on_start, on_read
         Called with the number of bytes to be read in all, and after each block with its own.
 
@@ -69,6 +74,13 @@ def aggregate_files(
     updates = Updates.from_files(
         paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
     )
+    if rule.needs_anchor and anchor is None:
+        raise InputError(
+            f"{rule.name}: this defence compares clients with the server's own update: give it as "
+            "the anchor (--anchor FILE)"
+        )
+    if anchor is not None:
+        updates = updates.with_anchor(_anchor(anchor, None if are_updates else global_file))
     if on_start is not None:
         on_start(updates.nbytes * rule.reads)
     aggregation = rule.aggregate(replace(updates, on_read=on_read))
@@ -99,6 +111,21 @@ def _check_places(
         place = str(writable(history))
         if place in taken:
             raise InputError(f"the history {history} {taken[place]}: choose another name")
+
+
+def _anchor(file: AnyPath, global_file: AnyPath | None) -> Mapping[str, Tensor]:
+    """Read the server's own update; a model is seen as its difference to the global one."""
+    try:
+        found = load_mapped(file)
+    except InputError as error:
+        raise InputError(f"the anchor {error}") from error
+    base = {} if global_file is None else load_mapped(global_file)
+    return {
+        name: tensor - base[name]
+        if name in base and tensor.shape == base[name].shape and tensor.dtype in FLOATS
+        else tensor
+        for name, tensor in found.items()
+    }
 
 
 def _take_up(rule: Rule, history: AnyPath | None) -> None:

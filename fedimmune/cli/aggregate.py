@@ -51,7 +51,19 @@ def aggregate(
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="Where foolsgold keeps what it remembers of clients by id."),
+        typer.Option(help="Where foolsgold or adaptive keep what they remember of clients by id."),
+    ] = None,
+    defence: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The defence of the rule `adaptive`: `fedimmune train`."),
+    ] = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The server's own model (with --updates: its difference), for defences that "
+            "compare clients with it.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -66,6 +78,8 @@ def aggregate(
     client-*.safetensors -o next.safetensors
     """
     parameters = dict(_setting(rule, text) for text in settings or [])
+    if defence is not None:
+        parameters["defence"] = str(defence)
     made = _make(rule, parameters, with_history=history is not None)
     _check_told(made, files, samples)
     if global_model is None and not updates:
@@ -86,6 +100,7 @@ def aggregate(
             buffers=buffers or (),
             samples=_read_samples(samples),
             history=history,
+            anchor=anchor,
             on_start=lambda total: progress.update(task, total=total),
             on_read=lambda count: progress.advance(task, count),
         )
@@ -117,8 +132,10 @@ def _progress() -> Iterator[Progress]:
 def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:
     from fedimmune.rules import create, find
 
-    if with_history and "history" in find(name).parameters():
-        parameters.setdefault("history", True)
+    # Whoever names a place for what is remembered wants it to be remembered.
+    for remembers in ("history", "memory"):
+        if with_history and remembers in find(name).parameters():
+            parameters.setdefault(remembers, True)
     return create(name, **parameters)
 
 

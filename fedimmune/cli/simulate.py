@@ -34,6 +34,10 @@ def simulate(
         str | None,
         typer.Option(help="How the server aggregates: `fedimmune rules`. [default: mean]"),
     ] = None,
+    defence: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The defence of the rule `adaptive`: `fedimmune train`."),
+    ] = None,
     attack: Annotated[
         str | None, typer.Option(help="What attackers do: `fedimmune attacks`. [default: none]")
     ] = None,
@@ -87,6 +91,7 @@ def simulate(
     named = {
         "task": task,
         "rule": rule,
+        "rule.defence": defence,
         "attack": attack,
         "attackers": attackers,
         "clients": clients,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedimmune.adaptive.rule import Adaptive
 from fedimmune.registry import Registry
 from fedimmune.rules.base import Rule
 from fedimmune.rules.foolsgold import FoolsGold
@@ -28,6 +29,7 @@ _RULES: Registry[Rule] = Registry(
         MultiKrum,
         FoolsGold,
         Residual,
+        Adaptive,
         Oracle,
     ),
 )
