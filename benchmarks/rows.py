@@ -21,6 +21,7 @@ _TIME_BARS = {
     "median": 6.0,
     "trimmed-mean": 6.0,
     "residual": 200.0,
+    "adaptive": 4.0,
 }
 _WIDER_FOR_STATES = 1.5
 _UPDATES_BAR = 2

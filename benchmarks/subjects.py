@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 from torch import Tensor
 
 import fedimmune
 from benchmarks.clients import Clients
+from benchmarks.resnet18 import resnet18
 from fedimmune import Rule, Updates
+from fedimmune.adaptive.defence import Defence, DefenceAbout
+from fedimmune.adaptive.relational import Relational, RelationalSettings
 
 __all__ = ["ATTACKERS", "SOURCES", "THREADS", "make_rule", "reader"]
 
@@ -20,8 +27,26 @@ SOURCES = ("matrix", "state_dicts")
 
 
 def make_rule(name: str) -> Rule:
-    """Make a rule with its defaults; the oracle is told who attacks."""
+    """Make a rule with its defaults; the oracle is told who attacks.
+
+    The defence of the learned rule is untrained: what it has learned costs nothing.
+    """
+    if name == "adaptive":
+        return fedimmune.create(name, defence=_untrained_defence())
     return fedimmune.create(name, **({"attackers": ATTACKERS} if name == "oracle" else {}))
+
+
+@cache
+def _untrained_defence() -> Path:
+    layers = resnet18()
+    settings = RelationalSettings(layers=len(layers), anchor=False)
+    about = DefenceAbout(
+        task="benchmark", layers=dict(layers), form="relational", settings=settings.model_dump()
+    )
+    path = Path(tempfile.mkdtemp(prefix="fedimmune-")) / "untrained.defence"
+    atexit.register(shutil.rmtree, path.parent)
+    Defence(Relational(settings), about).save(path)
+    return path
 
 
 def reader(clients: Clients, data: Tensor | Sequence[dict[str, Tensor]]) -> Callable[[], Updates]:

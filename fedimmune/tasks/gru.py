@@ -14,57 +14,46 @@ __all__ = ["WordGRU"]
 
 _STRETCH = 25
 _NOTHING = 1e-26
+_LOWEST = -1.0
+"""Below which no part of a state goes."""
 
 
 class WordGRU(nn.Module):
-    """Words to vectors, a gated recurrent unit over them, and a linear layer on its last state.
+    """Words to vectors, a gated recurrent unit over them, and a linear layer on its states.
+
+    Each part of the state is taken where it is highest along the text: what was read at its
+    beginning counts as much as what was read last, and is learned as quickly.
 
     Parameters
     ----------
     vectors
-        One a word, (words, size).
+        One a word, (words, size); word 0 fills up short texts and is passed over.
     hidden
         Size of the state.
     classes
         How many there are.
-    memory
-        Over how many words the untrained net remembers.
     """
 
     vectors: Tensor
 
-    def __init__(
-        self, vectors: Tensor, hidden: int = 256, classes: int = 2, memory: int = 200
-    ) -> None:
+    def __init__(self, vectors: Tensor, hidden: int = 256, classes: int = 2) -> None:
         super().__init__()
         self.register_buffer("vectors", vectors, persistent=False)
         self.gru = nn.GRU(vectors.shape[1], hidden, batch_first=True)
         self.fc = nn.Linear(hidden, classes)
-        self._remember(memory)
 
     def forward(self, words: Tensor) -> Tensor:
         """Map word ids (n, length) to logits."""
-        state: Tensor | None = None
+        states: list[Tensor] = []
+        last: Tensor | None = None
         for stretch in words.split(_STRETCH, dim=1):
-            _, state = self.gru(embedding(stretch, self.vectors), state)
-            if state.requires_grad:
-                state.register_hook(_without_traces)
-        assert state is not None
-        out: Tensor = self.fc(state[0])
+            along, last = self.gru(embedding(stretch, self.vectors), last)
+            states.append(along)
+            if last.requires_grad:
+                last.register_hook(_without_traces)
+        found = torch.cat(states, 1).masked_fill((words == 0)[..., None], _LOWEST)
+        out: Tensor = self.fc(found.amax(1))
         return out
-
-    def _remember(self, memory: int) -> None:
-        """Let each part of the state last for a while of its own, up to `memory` words.
-
-        As PyTorch makes it, the net forgets half of its state with every word, and learns little
-        in the few steps that a federation has. This beginning is that of Tallec and Ollivier
-        (2018), "Can recurrent neural networks warp time?".
-        """
-        gate = slice(self.gru.hidden_size, 2 * self.gru.hidden_size)
-        biases = dict(self.gru.named_parameters())
-        with torch.no_grad():
-            biases["bias_ih_l0"][gate] = 0
-            biases["bias_hh_l0"][gate].uniform_(1, memory - 1).log_()
 
 
 def _without_traces(gradient: Tensor) -> Tensor:

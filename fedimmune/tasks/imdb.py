@@ -48,7 +48,7 @@ class Imdb(Task):
     summary = "50,000 film reviews of 200 words, a GRU over frozen word vectors"
     source = "https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al. 2011)"
     # The paper's rate, 0.01, leaves the net hardly better than chance after these rounds.
-    recipe = Recipe(rounds=10, lr=0.5, batch=128, anchor=500)
+    recipe = Recipe(rounds=10, lr=0.3, batch=128, anchor=500)
 
     archive: ClassVar[Archive] = Archive(
         "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",

@@ -102,13 +102,13 @@ def test_a_review_read_in_stretches_is_read_whole(length: int) -> None:
     """Outputs and gradients are those of one run over all words."""
     torch.manual_seed(0)
     net = WordGRU(torch.randn(50, 4), hidden=8).double()
-    words = torch.randint(0, 50, (3, length), dtype=torch.int32)
+    words = torch.randint(1, 50, (3, length), dtype=torch.int32)
     outputs = net(words)
     outputs.square().sum().backward()
     found = [each.grad for each in net.parameters()]
     net.zero_grad()
-    _, last = net.gru(net.vectors[words])
-    whole = net.fc(last[0])
+    states, _ = net.gru(net.vectors[words])
+    whole = net.fc(states.max(1).values)
     whole.square().sum().backward()
     assert torch.allclose(outputs, whole)
     for each, parameter in zip(found, net.parameters(), strict=True):
@@ -117,17 +117,24 @@ def test_a_review_read_in_stretches_is_read_whole(length: int) -> None:
         assert torch.allclose(each, parameter.grad)
 
 
-def test_the_untrained_net_remembers() -> None:
-    """The first of 200 words still tells in the last state; PyTorch's own beginning forgets it."""
+def test_what_was_read_first_counts() -> None:
     torch.manual_seed(0)
     net = WordGRU(torch.randn(50, 4), hidden=64)
-    one = torch.randint(0, 50, (1, 200))
+    one = torch.randint(1, 50, (1, 200))
     other = one.clone()
-    other[0, :20] = (other[0, :20] + 25) % 50
+    other[0, :20] = (other[0, :20] + 24) % 49 + 1
     with torch.no_grad():
-        assert (net(one) - net(other)).abs().max() > 1e-4
-        net.gru.reset_parameters()
-        assert (net(one) - net(other)).abs().max() < 1e-4
+        assert (net(one) - net(other)).abs().max() > 1e-3
+
+
+def test_what_fills_up_a_short_text_is_passed_over() -> None:
+    torch.manual_seed(0)
+    net = WordGRU(torch.randn(50, 4), hidden=8)
+    words = torch.randint(1, 50, (2, 9))
+    padded = torch.cat([words, torch.zeros(2, 30, dtype=words.dtype)], 1)
+    with torch.no_grad():
+        assert torch.allclose(net(padded), net(words))
+        assert torch.isfinite(net(torch.zeros(1, 5, dtype=torch.int64))).all()
 
 
 def test_traces_of_gradients_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +152,9 @@ def test_traces_of_gradients_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     without_traces = gru._without_traces
     monkeypatch.setattr(gru, "_without_traces", watched)
     net(torch.randint(0, 50, (3, 200))).sum().backward()
-    assert len(seen) == 8
+    assert len(seen) == 7  # one between two stretches
     sizes = torch.stack(seen).abs()
-    assert sizes[0].min() > 0
-    assert sizes[-1].max() == 0
+    assert (sizes == 0).any()
     assert sizes[sizes > 0].min() >= 1e-26
 
 
