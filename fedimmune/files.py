@@ -5,11 +5,13 @@ Nothing here uses pickle: a client's file is hostile until shown otherwise.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -17,7 +19,17 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 
-__all__ = ["load_mapped", "read_metadata", "writable", "write_atomically", "write_text_atomically"]
+__all__ = [
+    "described",
+    "load_mapped",
+    "read_description",
+    "read_metadata",
+    "writable",
+    "write_atomically",
+    "write_text_atomically",
+]
+
+_DESCRIPTION = "fedimmune"
 
 
 def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -49,6 +61,23 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the text that a safetensors file carries beside its tensors."""
     with safe_open(path, framework="pt") as file:
         return dict(file.metadata() or {})
+
+
+def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `described` packed; empty where there is nothing of the kind."""
+    try:
+        found = json.loads(read_metadata(path)[_DESCRIPTION])
+    except (KeyError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def described(**about: Any) -> dict[str, str]:
+    """Pack plain values into metadata of one key.
+
+    The format writes several keys in any order; with one, equal contents have equal bytes.
+    """
+    return {_DESCRIPTION: json.dumps(about)}
 
 
 def write_atomically(

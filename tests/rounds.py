@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import atexit
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedimmune import Rule, Updates, create
+from fedimmune.adaptive.defence import Defence, DefenceAbout
+from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.updates import ClientId
 
 SHAPES = {"conv.weight": (3, 2, 2), "conv.bias": (3,), "fc.weight": (4, 5), "scale": ()}
 COLUMNS = 12 + 3 + 20 + 1
+VECTOR = ("update",)
+"""What the one layer of a round of bare vectors is called."""
 
 
 @st.composite
@@ -33,11 +41,47 @@ def matrices(draw: st.DrawFn, least: int = 5, most: int = 12, columns: int = COL
     return torch.from_numpy(random.permutation(rows))
 
 
-def rule_for(name: str, clients: Sequence[ClientId], **parameters: Any) -> Rule:
-    """Make any registered rule; the oracle is told that the last of the clients attacks."""
+def rule_for(
+    name: str, clients: Sequence[ClientId], layers: Collection[str] = VECTOR, **parameters: Any
+) -> Rule:
+    """Make any registered rule.
+
+    The oracle is told that the last of the clients attacks. The learned rule gets a defence for
+    the model at hand, which is why `layers` are named wherever clients do not send bare vectors.
+    """
     if name == "oracle":
         parameters.setdefault("attackers", [clients[-1]])
-    return create(name, **parameters)
+    return create(name, **parameters, **needs_of(name, layers))
+
+
+def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, str]:
+    """Give what a rule cannot be made without."""
+    return {"defence": str(defence_file(tuple(layers)))} if name == "adaptive" else {}
+
+
+@cache
+def defence_file(layers: tuple[str, ...]) -> Path:
+    """Write a defence that has learned nothing, once a session: what it says is by chance alone.
+
+    Its weights are thrice as large as a fresh network's, so that it does leave some clients out:
+    all that a rule has to do must hold for whatever a network says.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fedimmune-defence-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    settings = RelationalSettings(layers=len(layers), anchor=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        form = Relational(settings)
+    for parameter in form.parameters():
+        parameter.data *= 3
+    about = DefenceAbout(
+        task="of a test",
+        layers=dict.fromkeys(layers, (1,)),
+        form="relational",
+        settings=settings.model_dump(),
+    )
+    Defence(form, about).save(folder / "untrained.defence")
+    return folder / "untrained.defence"
 
 
 def as_states(matrix: Tensor) -> list[dict[str, Tensor]]:

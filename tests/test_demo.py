@@ -21,4 +21,5 @@ def test_every_rule_has_its_line() -> None:
     with console.capture() as captured:
         show(console, seed=1)
     for name in names():
-        assert f" {name} " in captured.get()
+        # The demo has rehearsed nothing, so there is no defence that the learned rule could use.
+        assert (f" {name} " in captured.get()) == (name != "adaptive")

@@ -20,7 +20,7 @@ from fedimmune.adaptive.forms import Form
 from fedimmune.adaptive.principal import Perceptron, Principal, PrincipalSettings
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.errors import InputError
-from fedimmune.files import load_mapped, read_metadata, write_atomically
+from fedimmune.files import described, load_mapped, read_description, write_atomically
 
 __all__ = ["Defence", "DefenceAbout", "make_form"]
 
@@ -131,8 +131,10 @@ class Defence:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; it is replaced whole or not at all."""
-        metadata = {"format": _FORMAT, "about": self.about.model_dump_json()}
-        write_atomically(self.form.state_dict(), path, metadata)
+        # A shared encoder is there twice by name, and the format has no shared tensors.
+        tensors = {name: tensor.clone() for name, tensor in self.form.state_dict().items()}
+        about = self.about.model_dump(mode="json")
+        write_atomically(tensors, path, described(format=_FORMAT, about=about))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Defence:
@@ -147,8 +149,8 @@ class Defence:
             tensors = load_mapped(path)
         except InputError as error:
             raise InputError(f"the defence {error}") from error
-        metadata = read_metadata(path)
-        found = metadata.get("format", "")
+        description = read_description(path)
+        found = str(description.get("format", ""))
         if not found.startswith("fedimmune-defence-"):
             raise InputError(f"{path} is no defence: `fedimmune train` makes one")
         if found != _FORMAT:
@@ -157,12 +159,17 @@ class Defence:
                 f"({__version__}) reads {_FORMAT}"
             )
         try:
-            about = DefenceAbout.model_validate_json(metadata["about"])
+            about = DefenceAbout.model_validate(description["about"])
             form = make_form(about.form, about.settings)
             form.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
         except (KeyError, ValidationError, RuntimeError) as error:
             first = str(error).strip().splitlines()[0]
             raise InputError(f"the defence {path} is damaged: {first}") from error
+        if about.settings["layers"] != len(about.layers):
+            raise InputError(
+                f"the defence {path} is damaged: it is for {about.settings['layers']} layers and "
+                f"names {len(about.layers)}"
+            )
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise InputError(f"the defence {path} is damaged: it holds values that are not finite")
         return cls(form, about, hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16])

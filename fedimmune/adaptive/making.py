@@ -70,7 +70,12 @@ def make_defence(
     """
     if form not in _LEARNING_RATES:
         raise ParameterError(f"there is no form {form!r}; there are {', '.join(_LEARNING_RATES)}")
+    if not recordings:
+        raise InputError("there are no recordings to learn from")
     about = recordings[0].about
+    for name in ("layers", "clients"):
+        if name in (settings or {}):
+            raise ParameterError(f"the {form} form: {name} follows from the recordings")
     chosen = {"layers": len(about.layers), **_preset(form, preset), **(settings or {})}
     if form == "relational":
         chosen["anchor"] = _anchor(anchor, recorded=about.has_anchor)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import load_mapped, read_metadata, write_atomically
+from fedimmune.files import described, load_mapped, read_description, write_atomically
 
 __all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
 
@@ -82,6 +82,11 @@ class Recording:
     def __init__(
         self, about: About, grams: Tensor, attackers: Tensor, median_distances: Tensor
     ) -> None:
+        if grams.ndim != 4 or attackers.ndim != 2:
+            raise InputError(
+                f"a recording has Gram matrices by round and layer, and attackers by round, not "
+                f"tensors of shape {tuple(grams.shape)} and {tuple(attackers.shape)}"
+            )
         count, layers, n = len(grams), len(about.layers), attackers.shape[1]
         rows = n + about.has_anchor
         if (
@@ -115,7 +120,8 @@ class Recording:
             "attackers": self.attackers,
             "median_distances": self.median_distances,
         }
-        write_atomically(tensors, path, {"format": _FORMAT, "about": self.about.model_dump_json()})
+        about = self.about.model_dump(mode="json")
+        write_atomically(tensors, path, described(format=_FORMAT, about=about))
 
     @classmethod
     def load(cls, path: Path) -> Recording:
@@ -130,11 +136,11 @@ class Recording:
             tensors = load_mapped(path)
         except InputError as error:
             raise InputError(f"the recording {error}") from error
-        metadata = read_metadata(path)
-        if metadata.get("format") != _FORMAT:
+        description = read_description(path)
+        if description.get("format") != _FORMAT:
             raise InputError(f"{path} is no recording of this version ({_FORMAT})")
         try:
-            about = About.model_validate_json(metadata["about"])
+            about = About.model_validate(description["about"])
             attackers = tensors["attackers"].bool()
             return cls(about, tensors["grams"], attackers, tensors["median_distances"])
         except (KeyError, ValidationError, InputError) as error:

@@ -68,9 +68,11 @@ class Relational(Form):
     def prepare(self, grams: Tensor) -> dict[str, Tensor]:
         n = grams.shape[-1] - self.settings.anchor
         squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-        usual = squares[..., :n].median(-1).values
-        # Any unit will do, so take the median client's: small numbers lose nothing in float32.
-        scaled = grams / torch.where(usual > 0, usual, torch.ones_like(usual))[..., None, None]
+        # Any unit will do, so take the median client's, or the longest where that is nothing:
+        # small numbers lose nothing in float32.
+        usual, most = squares[..., :n].median(-1).values, squares[..., :n].amax(-1)
+        unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
+        scaled = grams / unit[..., None, None]
         lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
         cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
         others = _without_diagonal(cosines[..., :n, :n])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedimmune.adaptive.defence import Defence
@@ -11,7 +12,7 @@ from fedimmune.checks import flag
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import measure
 from fedimmune.rules.base import Weighing, WeightRule
-from fedimmune.updates import Updates
+from fedimmune.updates import ANCHOR, NonFiniteError, Updates
 
 __all__ = ["Adaptive"]
 
@@ -68,6 +69,9 @@ class Adaptive(WeightRule):
     def needs_anchor(self) -> bool:
         return self.loaded.needs_anchor
 
+    def check_model(self, layers: Sequence[str]) -> None:
+        self.loaded.check_layers(layers)
+
     def weigh(self, updates: Updates) -> Weighing:
         if self.needs_anchor and updates.anchor is None:
             raise InputError(
@@ -75,7 +79,14 @@ class Adaptive(WeightRule):
                 "(Updates.with_anchor, or --anchor FILE)"
             )
         rows = updates.with_anchor_row() if self.needs_anchor else updates
-        geometry = measure(rows)
+        try:
+            geometry = measure(rows)
+        except NonFiniteError as found:
+            if ANCHOR in (found.reasons or {}):
+                raise InputError(
+                    "the anchor, the server's own update, is too large to be measured"
+                ) from found
+            raise
         self.loaded.check_layers(geometry.layers)
         geometry = geometry.of(self.loaded.about.layers)  # a file may have them in another order
         evidence = None

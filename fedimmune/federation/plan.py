@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.rehearsal import Rehearsal
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.seeds import generator, seed_for
@@ -56,12 +56,14 @@ class Family(BaseModel):
             return {"kind": "map", "source": source, "target": target}
         if attack != "backdoor":
             return {}
+        if facts.highest is None:
+            raise ParameterError("backdoor: its pattern needs images, which this task has not")
         channels, height, width = facts.shape
         gap = _whole(self.gap, random)
         return {
             "gap": gap,
-            "shift_y": min(_whole(self.shift, random), height - 3 - gap),
-            "shift_x": min(_whole(self.shift, random), width - 7 - gap),
+            "shift_y": max(0, min(_whole(self.shift, random), height - 3 - gap)),
+            "shift_x": max(0, min(_whole(self.shift, random), width - 7 - gap)),
             "channel": _whole((0, channels - 1), random),
             "target": _whole((0, facts.classes - 1), random),
             "fraction": _real(self.fraction, random),
@@ -88,7 +90,7 @@ def plan(
     facts
         Of the task's data.
     attacks
-        Kinds of attack, or tables of a name and parameters as scenarios have them.
+        Kinds of attack.
     attackers
         How many attack; 0 is rehearsed once, whatever the attacks.
     runs

@@ -113,6 +113,7 @@ def _rounds(
             federation = stack.enter_context(Federation(scenario, task, data, workers))
             rule = scenario.make_rule(federation.attackers)
             _check_enough(rule, len(federation.participants(1)))
+            rule.check_model(federation.trained_layers())
             fingerprint = federation.fingerprint()
             # Only now is anything written, or an old run given up: all that can be refused is good.
             if folder is not None:

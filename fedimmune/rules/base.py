@@ -78,6 +78,15 @@ class Rule(Named, ABC):
         """Whether clients are compared with the server's own update; see `Updates.with_anchor`."""
         return False
 
+    def check_model(self, layers: Sequence[str]) -> None:
+        """Refuse a model whose trained layers the rule was not made for. By default any will do.
+
+        Raises
+        ------
+        InputError
+            A defence was trained for another model, say.
+        """
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what is remembered of earlier rounds; only for a rule with history."""
         raise InputError(f"{self.name} keeps no history, as it was made")

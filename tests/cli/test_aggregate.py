@@ -23,8 +23,11 @@ import fedimmune.demo
 import fedimmune.files
 import fedimmune.on_disk
 from fedimmune import create, names
+from fedimmune.adaptive.defence import Defence
 from fedimmune.cli import app, main
 from fedimmune.files import read_metadata
+from tests.adaptive.naive import shares
+from tests.rounds import needs_of
 from tests.rules.test_references import foolsgold_weights, krum_scores, residual
 
 Vector = npt.NDArray[np.float64]
@@ -191,6 +194,10 @@ def weights_by_definition(rule: str, matrix: Vector) -> Vector:
             return np.array(foolsgold_weights(matrix, 1.0))
         case "residual":
             return np.array(residual(matrix, 2.0, 0.1)[1])
+        case "adaptive":
+            sizes = [global_model()[name].numel() for name in PARAMETERS]
+            layers = np.split(matrix, np.cumsum(sizes)[:-1], axis=1)
+            return shares(Defence.load(needs_of(rule, PARAMETERS)["defence"]), layers)
     raise AssertionError(f"no definition of {rule}: add one")
 
 
@@ -227,7 +234,11 @@ def assert_follows(rule: str, written: Path, files: Sequence[str]) -> None:
 
 
 def settings_of(rule: str) -> tuple[str, ...]:
-    return ("--rule", rule, *(("--set", "attackers=client-01") if rule == "oracle" else ()))
+    told = ("--set", "attackers=client-01") if rule == "oracle" else ()
+    needed = (
+        word for name, value in needs_of(rule, PARAMETERS).items() for word in (f"--{name}", value)
+    )
+    return ("--rule", rule, *told, *needed)
 
 
 # ---------------------------------------------------------------- results
@@ -845,7 +856,8 @@ def test_demo_shows_every_rule_and_marks_the_attackers(monkeypatch: pytest.Monke
         monkeypatch.setattr(fedimmune.demo, name, small)
     result = run("demo", "--seed", 4)
     assert result.exit_code == 0
-    assert all(f"\n {name} " in result.stdout for name in names())
+    shown = {name for name in names() if f"\n {name} " in result.stdout}
+    assert shown == {*names()} - {"adaptive"}  # which needs a defence, and none was trained
     attackers = sorted(fedimmune.demo.make_round(4).attackers)
     assert len(attackers) == 3
     assert f"Clients {', '.join(map(str, attackers))} (marked !)" in result.stdout

@@ -15,8 +15,11 @@ from fedimmune.attacks import names as attack_names
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation import Observer
 from fedimmune.federation.federation import Federation
+from fedimmune.tasks.digits import DigitsNet
 from tests.federation.test_client import BLOBS, set_up
+from tests.rounds import needs_of
 
+DIGITS = tuple(DigitsNet().state_dict())
 SHARES = ("accuracy", "asr", "asr_others", "accuracy_without_success", "precision", "recall")
 
 
@@ -45,7 +48,8 @@ def no_constant(name: str) -> None:
 @pytest.mark.parametrize("attack", attack_names())
 @pytest.mark.parametrize("rule", names())
 def test_every_rule_runs_under_every_attack(rule: str, attack: str) -> None:
-    scenario = Scenario(rule=rule, attack=attack, rounds=2, clients=8, attackers=3, batch=32)
+    chosen = {"name": rule, **needs_of(rule, DIGITS)}
+    scenario = Scenario(rule=chosen, attack=attack, rounds=2, clients=8, attackers=3, batch=32)
     records = list(simulate(scenario, workers=1))
     assert [record.round for record in records] == [1, 2]
     for record in records:

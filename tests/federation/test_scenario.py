@@ -15,13 +15,14 @@ from fedimmune.attacks import names as attack_names
 from fedimmune.errors import InputError
 from fedimmune.federation.scenario import Choice, Optimiser, changed, read_toml
 from tests.federation.test_client import BLOBS, WOBBLY
+from tests.rounds import needs_of
 
 whole = st.integers(1, 10**6)
 share = st.floats(0, 1, exclude_min=True)
 positive = st.floats(1e-300, 1e300)
 
 rules = st.one_of(
-    st.sampled_from(names()).map(lambda name: {"name": name}),
+    st.sampled_from(names()).map(lambda name: {"name": name, **needs_of(name)}),
     st.builds(lambda t: {"name": "trimmed-mean", "trim": t}, st.floats(0, 0.49)),
     st.builds(lambda f: {"name": "krum", "attackers": f}, st.integers(0, 50)),
     st.builds(lambda k, m: {"name": "multi-krum", "attackers": k, "keep": m}, whole, whole),

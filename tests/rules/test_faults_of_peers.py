@@ -13,6 +13,7 @@ import torch
 from fedimmune import Updates, create
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.rules import Rule, find, names, register
+from tests.rounds import rule_for
 
 
 @pytest.mark.parametrize("n", [10, 30, 60])
@@ -160,7 +161,7 @@ def test_the_callers_data_is_never_changed() -> None:
     matrix = np.random.default_rng(0).standard_normal((8, 3000)).astype(np.float32)
     matrix.flags.writeable = False
     for name in names():
-        create(name)(matrix)
+        rule_for(name, range(8))(matrix)
 
 
 def test_registry_errors_list_what_there_is() -> None:

@@ -1,0 +1,28 @@
+"""Defences that are trained once, for all tests that use one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedimmune.adaptive.making import make_defence
+from tests.adaptive.rehearsed import recordings
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a defence that has learned to see negated updates, without an anchor."""
+    path = tmp_path_factory.mktemp("defences") / "trained.defence"
+    made, _ = make_defence(recordings(rounds=16), epochs=60, settings={"hidden": 32})
+    made.save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def anchored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an anchor, and hardly trained."""
+    path = tmp_path_factory.mktemp("defences") / "anchored.defence"
+    made, _ = make_defence(recordings(anchor=True), epochs=2, settings={"hidden": 16})
+    made.save(path)
+    return path

@@ -1,0 +1,133 @@
+"""The forms of the learned rule as their definitions read: loops, one client at a time, no tricks.
+
+Everything starts from the update vectors themselves, where the product has inner products only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.forms import Form
+from fedimmune.adaptive.principal import Principal
+from fedimmune.adaptive.relational import Relational
+
+__all__ = ["paper_passes", "relational_features", "relational_weights", "shares"]
+
+Vector = npt.NDArray[np.float64]
+FAR = 4.0
+TINY = 1e-12
+
+
+def shares(defence: Defence, layers: Sequence[Vector]) -> Vector:
+    """Weights of a relational defence without anchor: one (n, d) matrix a layer."""
+    assert isinstance(defence.form, Relational)
+    return relational_weights(defence.form, layers)[0]
+
+
+# -------------------------------------------------------------------- relational
+
+
+def relational_weights(
+    form: Relational, layers: Sequence[Vector], anchor: Sequence[Vector] | None = None
+) -> tuple[Vector, list[Vector]]:
+    """Weights that sum to one, and the scores of every pass."""
+    settings, n = form.settings, len(layers[0])
+    network = _Network(form, "perceptron")
+    believed = np.full(n, 1 / n)
+    every = []
+    for _ in range(settings.passes):
+        scores = np.array(
+            [
+                math.tanh(network(relational_features(layers, believed, i, anchor))[0])
+                for i in range(n)
+            ]
+        )
+        every.append(scores)
+        weights = _truncated_softmax(settings.c * scores, settings.eps)
+        believed = weights / weights.sum()
+    return believed, every
+
+
+def relational_features(
+    layers: Sequence[Vector], weights: Vector, client: int, anchor: Sequence[Vector] | None = None
+) -> Vector:
+    """What the network reads of one client."""
+    found: list[float] = []
+    for number, matrix in enumerate(layers):
+        own, n = matrix[client], len(matrix)
+        estimate = sum(w * row for w, row in zip(weights, matrix, strict=True))
+        lengths = sorted(_length(row) for row in matrix)
+        usual = lengths[(n - 1) // 2]
+        others = [_cosine(own, matrix[j]) for j in range(n) if j != client]
+        found += [_cosine(own, estimate), _log(_length(own), _length(estimate))]
+        found.append(_log(_length(own), usual))
+        found += [float(np.quantile(others or [1.0], q)) for q in (0, 0.25, 0.5, 0.75, 1)]
+        if anchor is not None:
+            found.append(_cosine(own, anchor[number]))
+    return np.array(found)
+
+
+# -------------------------------------------------------------------- the paper's
+
+
+def paper_passes(form: Principal, features: Vector) -> tuple[Vector, Vector]:
+    """Algorithm 1 on one round's features, (n, k): the last weights and the last estimate."""
+    settings, n = form.settings, len(features)
+    query, key = _Network(form, "query"), _Network(form, "key")
+    estimate = np.median(features, axis=0)
+    for _ in range(settings.passes):
+        asked = query(estimate)
+        scores = [_cosine(asked, key(features[i])) for i in range(n)]
+        weights = _truncated_softmax(settings.c * np.array(scores), settings.eps)
+        estimate = np.zeros_like(estimate)
+        for i in range(n):
+            estimate = estimate + weights[i] * features[i]  # not renormalised
+    return weights, estimate
+
+
+# -------------------------------------------------------------------- parts
+
+
+class _Network:
+    """A perceptron of the form, from its weights' names alone."""
+
+    def __init__(self, form: Form, part: str) -> None:
+        state = {name: tensor.double().numpy() for name, tensor in form.state_dict().items()}
+        places = sorted({int(n.split(".")[1]) for n in state if n.startswith(f"{part}.")})
+        self._layers = [
+            (state[f"{part}.{at}.weight"], state.get(f"{part}.{at}.bias", 0.0)) for at in places
+        ]
+        self._slope = 0.01 if getattr(form.settings, "leaky", False) else 0.0
+
+    def __call__(self, values: Vector) -> Vector:
+        for number, (weight, bias) in enumerate(self._layers):
+            if number:
+                values = np.where(values > 0, values, self._slope * values)
+            values = weight @ values + bias
+        return values
+
+
+def _truncated_softmax(logits: Vector, eps: float) -> Vector:
+    n = len(logits)
+    parts = [math.exp(value - max(logits)) for value in logits]
+    weights = [part / math.fsum(parts) for part in parts]
+    return np.array([0.0 if weight < eps / n else weight for weight in weights])
+
+
+def _length(vector: Vector) -> float:
+    return math.sqrt(float((vector * vector).sum()))
+
+
+def _cosine(one: Vector, other: Vector) -> float:
+    product = _length(one) * _length(other)
+    return float((one * other).sum()) / product if product > 0 else 0.0
+
+
+def _log(one: float, other: float) -> float:
+    ratio = one / other if other > 0 else (1.0 if one == 0 else math.inf)
+    return min(FAR, max(-FAR, math.log(max(ratio, TINY))))

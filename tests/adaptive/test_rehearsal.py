@@ -1,0 +1,330 @@
+"""Rehearsals: on the server's data alone, the same whoever plays them, gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from safetensors.torch import load
+from torch import Tensor
+
+import fedimmune.federation.rehearsal as rehearsal_module
+import fedimmune.federation.workbench as workbench
+from fedimmune import Scenario, simulate
+from fedimmune.adaptive.recordings import read_recordings
+from fedimmune.attacks import create as create_attack
+from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.federation.federation import Federation
+from fedimmune.federation.plan import Family, plan
+from fedimmune.federation.rehearsal import Rehearsal, record, rehearse
+from fedimmune.tasks import Data, Facts, Task, data_folder
+from fedimmune.updates import NonFiniteError
+from tests.federation.test_client import BLOBS, WOBBLY
+
+FACTS = Facts(classes=10, shape=(1, 32, 32), highest=(1.0,))
+BASE: dict[str, Any] = {"task": BLOBS, "rounds": 2, "clients": 4, "partition": "iid"}
+
+
+def set_up(**fields: Any) -> tuple[Rehearsal, Task, Data]:
+    scenario = Scenario(
+        **{**BASE, "attack": "omniscient", "attackers": 1, "rule": "oracle", **fields}
+    )
+    task = scenario.make_task()
+    return Rehearsal(scenario, 0), task, task.load(data_folder())
+
+
+def several(folder_runs: int = 2) -> tuple[list[Rehearsal], Task, Data]:
+    _, task, data = set_up()
+    rehearsals = plan(
+        BASE,
+        data.facts,
+        attacks=["omniscient"],
+        attackers=[0, 1],
+        runs=folder_runs,
+        follow=["mean"],
+    )
+    return rehearsals, task, data
+
+
+class Spy:
+    """Notes which samples are trained on, by whom."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: dict[int, set[bytes]] = {}
+        original: Any = vars(workbench)["train_client"]
+
+        def train_client(
+            model: Any, task: Any, samples: Any, indices: Tensor, *rest: Any, **named: Any
+        ) -> None:
+            own = self.seen.setdefault(named["client"], set())
+            own |= as_set(samples.inputs[indices])
+            original(model, task, samples, indices, *rest, **named)
+
+        monkeypatch.setattr(workbench, "train_client", train_client)
+
+    def of_clients(self) -> set[bytes]:
+        return set().union(*(s for c, s in self.seen.items() if c != workbench.SERVER))
+
+
+def as_set(inputs: Iterable[Tensor]) -> set[bytes]:
+    return {each.numpy().tobytes() for each in inputs}
+
+
+# -------------------------------------------------------------------- whose samples
+
+
+def test_only_the_servers_samples_and_the_anchors_apart(
+    monkeypatch: pytest.MonkeyPatch, trained_on_blobs: Path
+) -> None:
+    spy = Spy(monkeypatch)
+    rehearsal, task, data = set_up()
+    rehearse(rehearsal, task, data)
+    server, clients = as_set(data.server.inputs), as_set(data.clients.inputs)
+    assert len(server) == len(data.server), "samples can be told apart"
+    anchor = spy.seen[workbench.SERVER]
+    assert len(anchor) == rehearsal.scenario.anchor == 20
+    assert spy.of_clients() == server - anchor
+    assert not spy.of_clients() & clients
+
+    other = Spy(monkeypatch)
+    rule = {"name": "adaptive", "defence": str(trained_on_blobs)}
+    scenario = Scenario(**{**BASE, "rule": rule, "rounds": 1, "seed": 9})
+    list(simulate(scenario, workers=1))
+    assert other.seen[workbench.SERVER] == anchor, "the same samples in every scenario"
+    assert other.of_clients() == clients
+    with Federation(scenario, task, data, workers=1) as federation:
+        assert as_set(data.server.inputs[federation.tested]) == server - anchor
+
+
+@pytest.fixture(scope="module")
+def trained_on_blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from fedimmune.adaptive.making import make_defence  # noqa: PLC0415
+
+    rehearsals, task, data = several()
+    made, _ = make_defence([rehearse(each, task, data) for each in rehearsals], epochs=2)
+    assert made.needs_anchor
+    path = tmp_path_factory.mktemp("blobs") / "blobs.defence"
+    made.save(path)
+    return path
+
+
+def test_what_is_recorded() -> None:
+    rehearsal, task, data = set_up(task=WOBBLY, rounds=3)
+    made = rehearse(rehearsal, task, data)
+    assert len(made) == 3
+    trained = [name for name, _ in task.model(data).named_parameters()]
+    assert sorted(made.about.layers) == sorted(trained), "no buffers"
+    assert made.grams.shape == (3, len(trained), 5, 5)
+    assert made.grams.dtype == torch.float64
+    assert made.attackers.sum(1).tolist() == [1, 1, 1]
+    assert (made.about.attack, made.about.attackers, made.about.clients) == ("omniscient", 1, 4)
+    assert made.about.has_anchor
+    assert Scenario(**made.about.scenario) == rehearsal.scenario
+    assert bool((made.median_distances > 0).all())
+
+
+def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
+    """Played again by hand with the oracle, whose model is followed."""
+    rehearsal, task, data = set_up(rounds=2)
+    made = rehearse(rehearsal, task, data)
+    from fedimmune.federation.rehearsal import _server_as_clients  # noqa: PLC0415
+
+    scenario = rehearsal.scenario
+    with Federation(scenario, task, _server_as_clients(data, scenario.anchor), 1) as federation:
+        for number in (1, 2):
+            sent = federation.train(number, lambda *_: None, with_anchor=True).updates
+            assert sent.anchor is not None
+            states = [
+                {k: v.double() for k, v in state.items()}
+                for state in (*federation._crew.arena.updates[:4], sent.anchor)
+            ]
+            for place, layer in enumerate(made.about.layers):
+                rows = torch.stack([state[layer].flatten() for state in states])
+                torch.testing.assert_close(
+                    made.grams[number - 1, place], rows @ rows.T, rtol=1e-4, atol=1e-7
+                )
+            honest = [c for c in range(4) if c not in federation.attackers]
+            mean = {
+                k: torch.stack([states[c][k] for c in honest]).mean(0) for k in made.about.layers
+            }
+            federation.move({k: v + mean[k].float() for k, v in federation.global_model.items()})
+            assert made.attackers[number - 1].tolist() == [c not in honest for c in range(4)]
+
+
+def test_without_an_anchor() -> None:
+    made = rehearse(*set_up(anchor=0))
+    assert not made.about.has_anchor
+    assert made.grams.shape[-1] == 4
+
+
+def test_no_tensor_is_as_large_as_an_update(tmp_path: Path) -> None:
+    rehearsal, task, data = set_up(task="digits", rounds=2, local_epochs=1)
+    record([rehearsal], tmp_path, task, data)
+    (file,) = tmp_path.iterdir()
+    size = sum(p.numel() for p in task.model(data).parameters())
+    assert all(tensor.numel() < size / 2 for tensor in load(file.read_bytes()).values())
+    assert file.stat().st_size < 4 * size
+
+
+# -------------------------------------------------------------------- many
+
+
+def test_what_is_there_is_left_alone_and_the_rest_is_made(tmp_path: Path) -> None:
+    rehearsals, task, data = several()
+    done: list[str] = []
+    record(rehearsals, tmp_path, task, data, on_done=lambda each: done.append(each.file_name))
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == sorted(done)
+    assert len(files) == 4
+    lost = files[1].read_bytes()
+    files[1].unlink()
+    before = {
+        file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in files if file.exists()
+    }
+    done.clear()
+    record(rehearsals, tmp_path, task, data, on_done=lambda each: done.append(each.file_name))
+    assert done == [files[1].name]
+    assert files[1].read_bytes() == lost
+    assert {f: (f.stat().st_mtime_ns, f.stat().st_ino) for f in before} == before
+    assert len(read_recordings([tmp_path])) == 4
+
+
+def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
+    rehearsals, task, data = several()
+    for workers in (1, 2):
+        record(rehearsals, tmp_path / str(workers), task, data, workers=workers)
+    one, two = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in "12"
+    )
+    assert one == two
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    rehearsals, task, data = several()
+    with pytest.raises(InputError, match="cannot write recordings"):
+        record(rehearsals, tmp_path / "file" / "in it", task, data)
+
+
+def test_a_model_beyond_numbers_ends_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, measure = [], vars(rehearsal_module)["measure"]
+
+    def until_the_third(updates: Any) -> Any:
+        calls.append(updates)
+        if len(calls) == 3:
+            raise NonFiniteError
+        return measure(updates)
+
+    expected = rehearse(*set_up(rounds=2))
+    monkeypatch.setattr(rehearsal_module, "measure", until_the_third)
+    made = rehearse(*set_up(rounds=6))
+    assert torch.equal(made.grams, expected.grams)
+    assert len(made.attackers) == len(made.median_distances) == 2
+    calls[:] = [None, None]
+    with pytest.raises(InputError, match="no valid round"):
+        rehearse(*set_up(rounds=6))
+
+
+def test_updates_that_are_large_but_finite_are_recorded() -> None:
+    """1e25 is finite in float32 and its square is not: rules can measure that, and so can we."""
+    attack = {"name": "omniscient", "scale": 1e25}
+    made = rehearse(*set_up(attack=attack, rounds=2))
+    assert len(made) == 2
+    assert float(made.grams.max()) > 1e45
+
+
+# -------------------------------------------------------------------- what to rehearse
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.tuples(st.integers(1, 3), st.integers(8, 40), st.integers(8, 40)),
+    classes=st.integers(2, 20),
+)
+def test_families_stay_in_their_ranges_and_in_the_image(
+    seed: int, shape: tuple[int, int, int], classes: int
+) -> None:
+    facts = Facts(classes=classes, shape=shape, highest=(1.0,) * shape[0])
+    random = torch.Generator().manual_seed(seed)
+    drawn = Family().draw("backdoor", facts, random)
+    create_attack("backdoor", **drawn).check(facts)
+    assert 0 <= drawn["shift_y"] <= 8
+    assert 0 <= drawn["shift_x"] <= 8
+    assert 0 <= drawn["gap"] <= 1
+    assert 0.3 <= drawn["fraction"] <= 0.7
+    assert (drawn["shift_y"], drawn["shift_x"], drawn["gap"]) != (20, 20, 3)
+    assert 0.5 <= Family().draw("omniscient", facts, random)["scale"] <= 2
+    flip = Family().draw("label-flip", facts, random)
+    create_attack("label-flip", **flip).check(facts)
+    assert flip["source"] != flip["target"]
+    assert Family().draw("none", facts, random) == {}
+
+
+def test_a_family_reaches_all_of_its_range() -> None:
+    random = torch.Generator().manual_seed(1)
+    drawn = [Family().draw("backdoor", FACTS, random) for _ in range(400)]
+    for name, every in {"shift_y": range(9), "gap": range(2), "target": range(10)}.items():
+        assert {each[name] for each in drawn} == set(every)
+
+
+def test_a_family_of_patterns_needs_images() -> None:
+    words = Facts(classes=2, shape=(200,))
+    with pytest.raises(FedimmuneError, match="images"):
+        Family().draw("backdoor", words, torch.Generator())
+
+
+@pytest.mark.parametrize("span", [{"shift": (3, 1)}, {"scale": (-1, 2)}, {"size": (1, 2)}])
+def test_ranges_that_make_no_sense(span: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Family(**span)
+
+
+def planned(**options: Any) -> list[Rehearsal]:
+    usual: dict[str, Any] = {
+        "attacks": ["backdoor", "omniscient"],
+        "attackers": [0, 1, 2],
+        "runs": 3,
+        "follow": ["oracle"],
+    }
+    return plan({"task": "digits", "rounds": 2}, FACTS, **{**usual, **options})
+
+
+def test_nobody_attacking_once_a_run_and_every_attack_with_every_number() -> None:
+    kinds = [(r.run, r.scenario.attack.name, r.scenario.attackers) for r in planned()]
+    expected = [(run, "none", 0) for run in range(3)]
+    expected += list(product(range(3), ["backdoor", "omniscient"], [1, 2]))
+    assert sorted(kinds) == sorted(expected)
+    assert len({r.file_name for r in planned(follow=["mean", "median"])}) == 30
+
+
+def test_seeds_differ_by_run_and_kind_and_are_the_same_again() -> None:
+    seeds = [r.scenario.seed for r in planned()]
+    assert len(set(seeds)) == len(seeds)
+    assert [r.scenario.seed for r in planned()] == seeds
+    assert not set(seeds) & {r.scenario.seed for r in planned(seed=2)}
+
+
+def test_a_family_is_drawn_anew_for_every_rehearsal() -> None:
+    drawn = [
+        tuple(sorted(r.scenario.attack.parameters.items()))
+        for r in planned(family=Family(), runs=5)
+        if r.scenario.attack.name == "backdoor"
+    ]
+    assert len(set(drawn)) == len(drawn) == 10
+    fixed = [
+        r.scenario.attack.parameters for r in planned() if r.scenario.attack.name == "backdoor"
+    ]
+    assert all(each == fixed[0] for each in fixed)
+
+
+@pytest.mark.parametrize("nothing", ["attacks", "attackers", "follow"])
+def test_there_has_to_be_something_to_rehearse(nothing: str) -> None:
+    with pytest.raises(InputError):
+        planned(**{nothing: []})
