@@ -15,7 +15,6 @@ the checkpoint has rounds, so that a run may be killed at any moment.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import load_mapped, read_metadata, write_atomically, write_text_atomically
+from fedimmune.files import (
+    described,
+    load_mapped,
+    read_description,
+    write_atomically,
+    write_text_atomically,
+)
 from fedimmune.rules import Rule
 
 __all__ = ["Checkpoint", "ClientRecord", "RoundRecord", "RunFolder", "Seconds"]
@@ -284,7 +289,7 @@ class RunFolder:
         last
             Whether this was the last round.
         """
-        metadata = {"fedimmune": json.dumps({"round": number, "fingerprint": fingerprint})}
+        metadata = described(round=number, fingerprint=fingerprint)
         if rule.has_history:
             rule.save(self._history(number))
         write_atomically(model, self._model if last else self._checkpoint, metadata)
@@ -314,7 +319,7 @@ class RunFolder:
     def _read_checkpoint(self) -> Checkpoint:
         model = {name: tensor.clone() for name, tensor in load_mapped(self._checkpoint).items()}
         try:
-            about = json.loads(read_metadata(self._checkpoint)["fedimmune"])
+            about = read_description(self._checkpoint)
             return Checkpoint(int(about["round"]), model, str(about["fingerprint"]))
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedimmune.layers import Layer
 
-__all__ = ["MatrixSource", "Rows", "Source", "StateSource", "WithRow"]
+__all__ = ["Around", "MatrixSource", "Rows", "Source", "StateSource", "WithRow"]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row a client: a sequence of vectors, or an (n, columns) tensor."""
@@ -201,42 +201,34 @@ class StateSource:
         self._flat_name = layer.name
 
 
-class WithRow:
-    """Another source with one more row, last: an update that is not a client's.
+class Around:
+    """Another source with something changed about its rows; here nothing is changed yet.
 
     Parameters
     ----------
     source
-        Where the other rows are.
-    row
-        The update, by layer name.
-    count
-        How many rows the other source has.
+        The other.
     """
 
-    needs_buffer = True
-
-    def __init__(self, source: Source, row: Mapping[str, Tensor], count: int) -> None:
-        self._source, self._row, self._count = source, row, count
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
     @property
     def device(self) -> torch.device:
         return self._source.device
 
+    @property
+    def needs_buffer(self) -> bool:
+        return self._source.needs_buffer
+
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
-        assert buffer is not None
-        block = _shaped(buffer, self._count + 1, stop - start)
-        others = self._source.read(layer, start, stop, buffer)
-        if others.data_ptr() != block.data_ptr():  # a view of something else: not gathered there
-            block[:-1].copy_(others)
-        block[-1].copy_(self.flatten(layer, self._row[layer.name])[start:stop])
-        return block
+        return self._source.read(layer, start, stop, buffer)
 
     def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
         return self.read(layer, start, stop, buffer)
 
     def counters(self, layer: Layer) -> Tensor:
-        raise AssertionError("a row that is no client's is measured, never combined")
+        return self._source.counters(layer)
 
     def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
         return self._source.flatten(layer, tensor)
@@ -249,6 +241,40 @@ class WithRow:
 
     def take(self, rows: Sequence[int]) -> Source:
         return self._source.take(rows)
+
+
+class WithRow(Around):
+    """Another source with one more row, last: an update that is not a client's.
+
+    Parameters
+    ----------
+    source
+        Where the other rows are.
+    row
+        The update, by layer name.
+    count
+        How many rows the other source has.
+    """
+
+    def __init__(self, source: Source, row: Mapping[str, Tensor], count: int) -> None:
+        super().__init__(source)
+        self._row, self._count = row, count
+
+    @property
+    def needs_buffer(self) -> bool:
+        return True
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+        assert buffer is not None
+        block = _shaped(buffer, self._count + 1, stop - start)
+        others = self._source.read(layer, start, stop, buffer)
+        if others.data_ptr() != block.data_ptr():  # a view of something else: not gathered there
+            block[:-1].copy_(others)
+        block[-1].copy_(self.flatten(layer, self._row[layer.name])[start:stop])
+        return block
+
+    def counters(self, layer: Layer) -> Tensor:
+        raise AssertionError("a row that is no client's is measured, never combined")
 
 
 def _shaped(buffer: Tensor, n: int, columns: int) -> Tensor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from fedimmune.cli.app import app
+from fedimmune.cli.options import DataFolder
 from fedimmune.cli.terminal import console, read_setting, remarks
 
 if TYPE_CHECKING:
@@ -23,14 +23,7 @@ _STYLES = {"whole": "green", "differs": "yellow", "missing": "red", "unknown": "
 @app.command()
 def data(
     task: Annotated[str, typer.Argument(help="The task whose data it is: `fedimmune tasks`.")],
-    place: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="DIR",
-            help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]",
-        ),
-    ] = None,
+    place: DataFolder = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the task. Repeatable."),

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from fedimmune.cli.app import app
+from fedimmune.cli.options import DataFolder
 from fedimmune.cli.terminal import read_setting, remarks
 from fedimmune.errors import ParameterError
 
@@ -73,12 +74,7 @@ def record(
             "--set", metavar="FIELD=VALUE", help="Any other field of the scenarios. Repeatable."
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]"
-        ),
-    ] = None,
+    data: DataFolder = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Rehearsals at a time. [default: one a core]")
     ] = None,

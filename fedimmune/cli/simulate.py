@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedimmune.cli.app import app
+from fedimmune.cli.options import DataFolder
 from fedimmune.cli.terminal import console, read_setting, remarks
 from fedimmune.errors import ParameterError
 
@@ -59,12 +60,7 @@ def simulate(
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are kept.")] = Path(
         "runs"
     ),
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]"
-        ),
-    ] = None,
+    data: DataFolder = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Processes that train. [default: one a core, 1 for small tasks]"),

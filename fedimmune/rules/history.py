@@ -16,7 +16,7 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_metadata, write_atomically
 from fedimmune.layers import Kind, Layer
-from fedimmune.sources import Rows, Source
+from fedimmune.sources import Around, Source
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["History"]
@@ -101,19 +101,12 @@ class History:
         return cls(sums)
 
 
-class _WithPast:
+class _WithPast(Around):
     """A source whose rows have the clients' past added."""
 
     def __init__(self, source: Source, past: Sequence[Mapping[str, Tensor]]) -> None:
-        self._source, self._past = source, list(past)
-
-    @property
-    def device(self) -> torch.device:
-        return self._source.device
-
-    @property
-    def needs_buffer(self) -> bool:
-        return self._source.needs_buffer
+        super().__init__(source)
+        self._past = list(past)
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
         block = self._source.read(layer, start, stop, buffer).clone()
@@ -121,21 +114,6 @@ class _WithPast:
             if layer.name in past:
                 row.add_(self.flatten(layer, past[layer.name])[start:stop].to(row.device))
         return block
-
-    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
-        return self.read(layer, start, stop, buffer)
-
-    def counters(self, layer: Layer) -> Tensor:
-        return self._source.counters(layer)
-
-    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
-        return self._source.flatten(layer, tensor)
-
-    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
-        return self._source.unflatten(layer, columns)
-
-    def base_of(self, layer: Layer) -> Tensor | None:
-        return self._source.base_of(layer)
 
     def take(self, rows: Sequence[int]) -> _WithPast:
         return _WithPast(self._source.take(rows), [self._past[row] for row in rows])

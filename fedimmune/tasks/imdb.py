@@ -47,7 +47,7 @@ class Imdb(Task):
     name = "imdb"
     summary = "50,000 film reviews of 200 words, a GRU over frozen word vectors"
     source = "https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al. 2011)"
-    # The paper's rate, 0.01, leaves the net hardly better than chance after these rounds.
+    # Not the paper's 0.01: ten rounds are few, and have to be enough to learn.
     recipe = Recipe(rounds=10, lr=0.3, batch=128, anchor=500)
 
     archive: ClassVar[Archive] = Archive(
