@@ -49,7 +49,7 @@ WHOLE = {
 }
 FAST = {name: {"width": 8} for name in ("cifar10", "cifar100", "tiny-imagenet")}
 
-STEPS = {"mnist": (100, 0.05), "fashion-mnist": (100, 0.05), "imdb": (40, 1.0)}
+STEPS = {"mnist": (100, 0.05), "fashion-mnist": (100, 0.05), "imdb": (40, 0.3)}
 """How many steps of training at which rate, where others than most need."""
 
 
