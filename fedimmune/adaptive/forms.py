@@ -95,7 +95,11 @@ class Form(nn.Module, ABC):
         """Give the first estimate of the robust mean."""
 
     @abstractmethod
-    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+    def keys(self, inputs: Inputs) -> Tensor:
+        """Encode every client, once for all passes: what the estimate has no part in."""
+
+    @abstractmethod
+    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
         """Compare every client with the estimate, (rounds, n), from −1 to 1."""
 
     @abstractmethod
@@ -116,10 +120,10 @@ class Form(nn.Module, ABC):
         evidence
             What is known of the clients from earlier rounds, (rounds, n), added to the softmax.
         """
-        estimate = self.start(inputs)
+        keys, estimate = self.keys(inputs), self.start(inputs)
         scores = []
         for _ in range(self.settings.passes):
-            scores.append(self.score(inputs, estimate))
+            scores.append(self.score(inputs, keys, estimate))
             logits = self.settings.c * scores[-1]
             weights = torch.softmax(logits if evidence is None else logits + evidence, -1)
             least = self.settings.eps / weights.shape[-1]

@@ -90,9 +90,12 @@ class Principal(Form):
             return _median(features)
         return _geometric_median(features)
 
-    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
-        query, keys = self.query(estimate)[:, None], self.key(inputs["features"])
-        return torch.cosine_similarity(query, keys, dim=-1)
+    def keys(self, inputs: Inputs) -> Tensor:
+        encoded: Tensor = self.key(inputs["features"])
+        return encoded
+
+    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+        return torch.cosine_similarity(self.query(estimate)[:, None], keys, dim=-1)
 
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return (weights[..., None] * inputs["features"]).sum(1)
@@ -124,8 +127,11 @@ class Perceptron(Form):
     def start(self, inputs: Inputs) -> Tensor:
         return inputs["features"].mean(1)
 
-    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+    def keys(self, inputs: Inputs) -> Tensor:
         return torch.tanh(self.perceptron(inputs["features"].flatten(1)))
+
+    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+        return keys
 
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return (weights[..., None] * inputs["features"]).sum(1)

@@ -56,9 +56,11 @@ class Relational(Form):
 
     def __init__(self, settings: RelationalSettings) -> None:
         super().__init__(settings)
-        features = settings.layers * (2 + 1 + len(_QUANTILES) + settings.anchor)
+        among_clients = settings.layers * (1 + len(_QUANTILES) + settings.anchor)
+        # The perceptron's first layer in two parts: one is the same in all passes.
+        self.key = nn.Linear(among_clients, settings.hidden)
+        self.query = nn.Linear(2 * settings.layers, settings.hidden, bias=False)
         self.perceptron = nn.Sequential(
-            nn.Linear(features, settings.hidden),
             nn.ReLU(),
             nn.Linear(settings.hidden, settings.hidden),
             nn.ReLU(),
@@ -74,11 +76,12 @@ class Relational(Form):
         unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
         scaled = grams / unit[..., None, None]
         lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
+        logs = lengths.log()
         cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
         others = _without_diagonal(cosines[..., :n, :n])
         quantiles = others.new_tensor(_QUANTILES)
         fixed = [
-            _log(lengths[..., :n] / lengths[..., :n].median(-1, keepdim=True).values)[..., None],
+            _far(logs[..., :n] - logs[..., :n].median(-1, keepdim=True).values)[..., None],
             torch.quantile(others, quantiles, dim=-1).movedim(0, -1),
         ]
         if self.settings.anchor:
@@ -86,7 +89,8 @@ class Relational(Form):
         return {
             "grams": scaled[..., :n, :n].to(self.dtype),
             "lengths": lengths[..., :n].to(self.dtype),
-            "fixed": torch.cat(fixed, -1).to(self.dtype),
+            "logs": logs[..., :n].to(self.dtype),
+            "among_clients": _by_client(torch.cat(fixed, -1)).to(self.dtype),
         }
 
     def start(self, inputs: Inputs) -> Tensor:
@@ -94,17 +98,16 @@ class Relational(Form):
         n = lengths.shape[-1]
         return lengths.new_full((len(lengths), n), 1 / n)
 
-    def score(self, inputs: Inputs, estimate: Tensor) -> Tensor:
-        lengths = inputs["lengths"]
-        with_estimate = (inputs["grams"] @ estimate[:, None, :, None])[..., 0]
-        square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True)
-        length = square.clamp(min=_TINY).sqrt()
-        cosines = (with_estimate / (lengths * length)).clamp(-1, 1)
-        features = torch.cat(
-            [cosines[..., None], _log(lengths / length)[..., None], inputs["fixed"]], -1
-        )
-        by_client = features.movedim(1, 2).flatten(2)  # (rounds, n, layers × features)
-        return torch.tanh(self.perceptron(by_client)[..., 0])
+    def keys(self, inputs: Inputs) -> Tensor:
+        encoded: Tensor = self.key(inputs["among_clients"])
+        return encoded
+
+    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+        with_estimate = _products(inputs["grams"], estimate)
+        square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
+        cosines = with_estimate / (inputs["lengths"] * square.sqrt())
+        to_estimate = torch.cat([cosines, _far(inputs["logs"] - 0.5 * square.log())], 1)
+        return torch.tanh(self.perceptron(keys + self.query(to_estimate.mT))[..., 0])
 
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return weights / weights.sum(-1, keepdim=True)
@@ -113,8 +116,9 @@ class Relational(Form):
         """The distance to the robust mean relative to its length, averaged over layers."""
         benign = (~attackers).to(weighed.weights.dtype)
         wanted = benign / benign.sum(-1, keepdim=True)
+        with torch.no_grad():
+            whole = _square(inputs["grams"], wanted).clamp(min=1e-6)
         square = _square(inputs["grams"], weighed.shares - wanted)
-        whole = _square(inputs["grams"], wanted).clamp(min=1e-6)
         distance = (square.clamp(min=1e-10) / whole).clamp(max=100).sqrt().mean()
         if not self.settings.labels:
             return distance
@@ -127,13 +131,23 @@ class Relational(Form):
 
 def _square(grams: Tensor, weights: Tensor) -> Tensor:
     """‖Σ wᵢxᵢ‖² by layer."""
-    products = (grams @ weights[:, None, :, None])[..., 0]
-    square: Tensor = (products * weights[:, None]).sum(-1)
+    square: Tensor = (_products(grams, weights) * weights[:, None]).sum(-1)
     return square
 
 
-def _log(ratio: Tensor) -> Tensor:
-    return ratio.clamp(min=_TINY).log().clamp(-_FAR, _FAR)
+def _products(grams: Tensor, weights: Tensor) -> Tensor:
+    """⟨xᵢ, Σ wⱼxⱼ⟩ by layer and client; one product a round, for a round's layers are stacked."""
+    stacked = grams.flatten(1, 2)  # (rounds, layers × n, n)
+    return torch.bmm(stacked, weights[..., None]).view(grams.shape[:-1])
+
+
+def _by_client(features: Tensor) -> Tensor:
+    """(rounds, layers, n, features) → (rounds, n, layers × features)."""
+    return features.movedim(1, 2).flatten(2)
+
+
+def _far(logarithm: Tensor) -> Tensor:
+    return logarithm.clamp(-_FAR, _FAR)
 
 
 def _without_diagonal(square: Tensor) -> Tensor:

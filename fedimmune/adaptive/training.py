@@ -107,7 +107,7 @@ def train(
             "there have to be rounds to train on and rounds of another run to validate"
         )
     random = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(form.parameters(), lr=lr)
+    optimiser = torch.optim.Adam(form.parameters(), lr=lr, fused=True)
     best, best_state = float("inf"), copy.deepcopy(form.state_dict())
     curve = []
     for number in range(1, epochs + 1):

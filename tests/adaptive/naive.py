@@ -16,7 +16,7 @@ from fedimmune.adaptive.forms import Form
 from fedimmune.adaptive.principal import Principal
 from fedimmune.adaptive.relational import Relational
 
-__all__ = ["paper_passes", "relational_features", "relational_weights", "shares"]
+__all__ = ["among_clients", "paper_passes", "relational_weights", "shares", "to_estimate"]
 
 Vector = npt.NDArray[np.float64]
 FAR = 4.0
@@ -38,33 +38,44 @@ def relational_weights(
     """Weights that sum to one, and the scores of every pass."""
     settings, n = form.settings, len(layers[0])
     network = _Network(form, "perceptron")
+    state = {name: tensor.double().numpy() for name, tensor in form.state_dict().items()}
     believed = np.full(n, 1 / n)
     every = []
     for _ in range(settings.passes):
-        scores = np.array(
-            [
-                math.tanh(network(relational_features(layers, believed, i, anchor))[0])
-                for i in range(n)
-            ]
-        )
+        found = []
+        for client in range(n):
+            read = state["key.weight"] @ among_clients(layers, client, anchor) + state["key.bias"]
+            read = read + state["query.weight"] @ to_estimate(layers, believed, client)
+            found.append(math.tanh(network(np.maximum(read, 0))[0]))
+        scores = np.array(found)
         every.append(scores)
         weights = _truncated_softmax(settings.c * scores, settings.eps)
         believed = weights / weights.sum()
     return believed, every
 
 
-def relational_features(
-    layers: Sequence[Vector], weights: Vector, client: int, anchor: Sequence[Vector] | None = None
+def to_estimate(layers: Sequence[Vector], weights: Vector, client: int) -> Vector:
+    """What the network reads of one client and the estimate."""
+    cosines: list[float] = []
+    logarithms: list[float] = []
+    for matrix in layers:
+        own = matrix[client]
+        estimate = sum(w * row for w, row in zip(weights, matrix, strict=True))
+        cosines.append(_cosine(own, estimate))
+        logarithms.append(_log(_length(own), _length(estimate)))
+    return np.array([*cosines, *logarithms])
+
+
+def among_clients(
+    layers: Sequence[Vector], client: int, anchor: Sequence[Vector] | None = None
 ) -> Vector:
-    """What the network reads of one client."""
+    """What the network reads of one client and the others, and the anchor."""
     found: list[float] = []
     for number, matrix in enumerate(layers):
         own, n = matrix[client], len(matrix)
-        estimate = sum(w * row for w, row in zip(weights, matrix, strict=True))
         lengths = sorted(_length(row) for row in matrix)
         usual = lengths[(n - 1) // 2]
         others = [_cosine(own, matrix[j]) for j in range(n) if j != client]
-        found += [_cosine(own, estimate), _log(_length(own), _length(estimate))]
         found.append(_log(_length(own), usual))
         found += [float(np.quantile(others or [1.0], q)) for q in (0, 0.25, 0.5, 0.75, 1)]
         if anchor is not None:

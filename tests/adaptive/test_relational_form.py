@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune.adaptive.relational import Relational, RelationalSettings
-from tests.adaptive.naive import relational_features, relational_weights
+from tests.adaptive.naive import among_clients, relational_weights, to_estimate
 
 SIZES = (12, 1, 30)
 
@@ -77,21 +77,24 @@ def test_a_features_place_is_where_it_is_looked_for() -> None:
     random = torch.Generator().manual_seed(9)
     layers = [torch.randn(7, d, generator=random, dtype=torch.float64) + 0.5 for d in SIZES]
     form: Any = made(True, passes=1)
-    count = form.perceptron[0].in_features
-    assert count == len(SIZES) * 9
+    assert form.query.in_features == len(SIZES) * 2
+    assert form.key.in_features == len(SIZES) * 7
     clients = [rows[:-1].numpy() for rows in layers]
     anchor = [rows[-1].numpy() for rows in layers]
-    for place in range(count):
-        with torch.no_grad():
-            for parameter in form.parameters():
-                parameter.zero_()
-            form.perceptron[0].weight[0, place], form.perceptron[0].weight[1, place] = 1, -1
-            form.perceptron[2].weight[0, 0], form.perceptron[2].weight[1, 1] = 1, 1
-            form.perceptron[4].weight[0, 0], form.perceptron[4].weight[0, 1] = 1, -1
-            scores = form(form.prepare(grams(layers, True))).scores[0, 0]
-        even = np.full(6, 1 / 6)
-        expected = [relational_features(clients, even, i, anchor)[place] for i in range(6)]
-        np.testing.assert_allclose(scores, np.tanh(expected), atol=1e-9)
+    even = np.full(6, 1 / 6)
+    of_estimate = [to_estimate(clients, even, i) for i in range(6)]
+    of_clients = [among_clients(clients, i, anchor) for i in range(6)]
+    for first, read in ((form.query, of_estimate), (form.key, of_clients)):
+        for place in range(first.in_features):
+            with torch.no_grad():
+                for parameter in form.parameters():
+                    parameter.zero_()
+                first.weight[0, place], first.weight[1, place] = 1, -1
+                form.perceptron[1].weight[0, 0], form.perceptron[1].weight[1, 1] = 1, 1
+                form.perceptron[3].weight[0, 0], form.perceptron[3].weight[0, 1] = 1, -1
+                scores = form(form.prepare(grams(layers, True))).scores[0, 0]
+            expected = [values[place] for values in read]
+            np.testing.assert_allclose(scores, np.tanh(expected), atol=1e-9)
 
 
 @both
