@@ -97,7 +97,8 @@ def record(
         raise ParameterError(f"there is no preset {preset!r}; there is paper")
     given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
     base = changed(given, dict(read_setting(text) for text in settings or []))
-    first = Scenario(**base)  # says what is wrong before anything is loaded
+    whatever_the_attack = {name: base[name] for name in base if name != "attack"}
+    first = Scenario(**whatever_the_attack)  # says what is wrong before anything is loaded
     made = first.make_task()
     loaded = load_data(made, data_folder(data))
     rehearsals = plan(

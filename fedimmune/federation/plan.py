@@ -86,7 +86,8 @@ def plan(
     Parameters
     ----------
     base
-        Fields of all scenarios: task, rounds, clients, …
+        Fields of all scenarios: task, rounds, clients, …; an attack's parameters, without its
+        name, are those of all attacks.
     facts
         Of the task's data.
     attacks
@@ -106,14 +107,15 @@ def plan(
         raise InputError("there have to be attacks, numbers of attackers and rules to follow")
     kinds: list[tuple[str, int]] = [("none", 0)] if 0 in attackers else []
     kinds += [(attack, count) for attack in attacks for count in attackers if count]
+    fixed = dict(base.get("attack", {}))
     rehearsals = []
     for run in range(runs):
         for rule in follow:
             for attack, count in kinds:
                 own_seed = seed_for(seed, f"rehearsal of {attack}", run, count)
-                drawn = {}
+                drawn = {} if attack == "none" else dict(fixed)
                 if family is not None:
-                    drawn = family.draw(attack, facts, generator(own_seed, "family"))
+                    drawn = family.draw(attack, facts, generator(own_seed, "family")) | drawn
                 fields = {
                     **base,
                     "attack": {"name": attack, **drawn},

@@ -293,7 +293,8 @@ def planned(**options: Any) -> list[Rehearsal]:
         "runs": 3,
         "follow": ["oracle"],
     }
-    return plan({"task": "digits", "rounds": 2}, FACTS, **{**usual, **options})
+    base = {"task": "digits", "rounds": 2, **options.pop("base", {})}
+    return plan(base, FACTS, **{**usual, **options})
 
 
 def test_nobody_attacking_once_a_run_and_every_attack_with_every_number() -> None:
@@ -322,6 +323,20 @@ def test_a_family_is_drawn_anew_for_every_rehearsal() -> None:
         r.scenario.attack.parameters for r in planned() if r.scenario.attack.name == "backdoor"
     ]
     assert all(each == fixed[0] for each in fixed)
+
+
+@pytest.mark.parametrize("family", [None, Family()])
+def test_parameters_of_attacks_can_be_set_for_all(family: Family | None) -> None:
+    base = {"attack": {"shift_y": 3, "gap": 2}}
+    found = planned(base=base, attacks=["backdoor"], family=family)
+    for rehearsal in found:
+        chosen = rehearsal.scenario.attack
+        if chosen.name == "none":
+            assert not chosen.parameters
+        else:
+            assert (chosen.parameters["shift_y"], chosen.parameters["gap"]) == (3, 2)
+    with pytest.raises(InputError, match="shift_y"):
+        planned(base=base, attacks=["omniscient"])
 
 
 @pytest.mark.parametrize("nothing", ["attacks", "attackers", "follow"])
