@@ -46,7 +46,7 @@ REMEMBERING = Scenario(
     attackers=2,
     rule={"name": "foolsgold", "history": True},
 )
-DOCUMENTED = {"scenario.toml", "rounds.jsonl", "model.safetensors", ".lock"}
+DOCUMENTED = {"scenario.toml", "partition.json", "rounds.jsonl", "model.safetensors", ".lock"}
 
 Outcome = tuple[list[dict[str, Any]], bytes]
 
@@ -108,7 +108,7 @@ def test_files_are_as_documented(scenario: Scenario, tmp_path: Path) -> None:
     assert folder.path.parent == runs
     assert [path.name for path in runs.iterdir()] == [folder.path.name]
     remembers = {"history-1.safetensors"} if scenario is REMEMBERING else set()
-    usual = {"scenario.toml", "rounds.jsonl", "checkpoint.safetensors", ".lock"}
+    usual = DOCUMENTED - {"model.safetensors"} | {"checkpoint.safetensors"}
     assert files(folder) == usual | remembers
     assert not folder.is_finished
     assert folder.records() == [first]
@@ -213,12 +213,18 @@ def test_records_are_written_and_read_without_loss(record: RoundRecord) -> None:
 # -------------------------------------------------------------------- killed at any moment
 
 
+def killed_at(moment: int, scenario: Scenario, runs: Path, *, force: bool = False) -> bool:
+    return fork_killed_at(
+        moment, runs, lambda: list(simulate(scenario, runs=runs, workers=1, force=force))
+    )
+
+
 @pytest.mark.parametrize("scenario", [PLAIN, REMEMBERING], ids=lambda s: s.rule.name)
 def test_killed_before_each_touch_of_a_file_it_goes_on_to_the_same_bits(
     scenario: Scenario, tmp_path: Path, expected: Callable[[Scenario], Outcome]
 ) -> None:
     moments = 0
-    while fork_killed_at(moments + 1, scenario, tmp_path / str(moments + 1)):
+    while killed_at(moments + 1, scenario, tmp_path / str(moments + 1)):
         moments += 1
         runs = tmp_path / str(moments)
         before = run_folder(scenario, runs).records()
@@ -248,7 +254,7 @@ def test_killed_again_and_again_and_while_forced(
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         for moment, force in deaths:
-            fork_killed_at(moment, scenario, Path(place), force=force)
+            killed_at(moment, scenario, Path(place), force=force)
         run(scenario, Path(place))
         assert outcome(scenario, Path(place)) == expected(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fedimmune.federation.plan import Family, plan
 from fedimmune.federation.rehearsal import Rehearsal, record, rehearse
 from fedimmune.tasks import Data, Facts, Task, data_folder
 from fedimmune.updates import NonFiniteError
+from tests.federation.processes import fork_killed_at
 from tests.federation.test_client import BLOBS, WOBBLY
 
 FACTS = Facts(classes=10, shape=(1, 32, 32), highest=(1.0,))
@@ -194,6 +196,28 @@ def test_what_is_there_is_left_alone_and_the_rest_is_made(tmp_path: Path) -> Non
     assert files[1].read_bytes() == lost
     assert {f: (f.stat().st_mtime_ns, f.stat().st_ino) for f in before} == before
     assert len(read_recordings([tmp_path])) == 4
+
+
+def test_killed_before_each_touch_of_a_file_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    rehearsals, task, data = several(1)
+    record(rehearsals, tmp_path / "whole", task, data)
+    whole = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
+    moments = 0
+    while fork_killed_at(
+        moments + 1,
+        tmp_path / str(moments + 1),
+        partial(record, rehearsals, tmp_path / str(moments + 1), task, data),
+    ):
+        moments += 1
+        folder = tmp_path / str(moments)
+        if folder.is_dir():
+            there = {file.name: file.read_bytes() for file in folder.glob("*.recording")}
+            assert there.items() <= whole.items(), f"killed at touch {moments}"
+        record(rehearsals, folder, task, data)
+        assert len(read_recordings([folder])) == len(whole)
+        there = {file.name: file.read_bytes() for file in folder.glob("*.recording")}
+        assert there == whole, f"killed at touch {moments}"
+    assert moments >= 5
 
 
 def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedimmune import Scenario, simulate
+from fedimmune import Scenario
 
 __all__ = [
     "alive",
@@ -97,17 +97,16 @@ def _status(pid: int) -> tuple[str, int]:
     return after_name[0], int(after_name[1])
 
 
-def fork_killed_at(moment: int, scenario: Scenario, runs: Path, *, force: bool = False) -> bool:
-    """Simulate in a fork that kills itself (SIGKILL) before it touches a file for that time.
+def fork_killed_at(moment: int, folder: Path, act: Callable[[], object]) -> bool:
+    """Act in a fork that kills itself (SIGKILL) before it touches the folder for that time.
 
     Returns whether it came to that; a smaller number of touches lets it finish.
     """
     pid = os.fork()
     if pid == 0:
         try:
-            _kill_at(moment, str(runs))
-            for _ in simulate(scenario, runs=runs, workers=1, force=force):
-                pass
+            _kill_at(moment, str(folder))
+            act()
             os._exit(0)
         finally:
             os._exit(1)
@@ -126,15 +125,15 @@ def fork_killed_at(moment: int, scenario: Scenario, runs: Path, *, force: bool =
     return killed
 
 
-def _kill_at(moment: int, runs: str) -> None:
-    """Kill this process before its n-th opening, renaming, removing … of a file of the runs."""
+def _kill_at(moment: int, folder: str) -> None:
+    """Kill this process before its n-th opening, renaming, removing … of a file in the folder."""
     touches = 0
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal touches
         if event not in {"open", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir"}:
             return
-        if str(arguments[0]).startswith(runs):
+        if str(arguments[0]).startswith(folder):
             touches += 1
             if touches == moment:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,162 @@
+"""What rules hold on real data, from finished runs; run as ``python -m benchmarks.defended RUNS``.
+
+Reads the run folders in RUNS (the commands that make them are in docs/results.md) and prints, in
+Markdown, one table of accuracy and attack success by rule and scenario, the mean over seeds, and
+one of the distances to the oracle, measured seed by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedimmune.runs import RunFolder
+
+_SCENARIOS = ("no attack", "backdoor", "omniscient", "unseen pattern", "unseen label flip")
+_HAS_PATTERN = {"backdoor", "unseen pattern"}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What there is to say of one finished run, all in per cent."""
+
+    accuracy: float
+    success: float | None
+    attacker_weight: float
+    rounds_over_half: int
+    accused: float
+
+
+Runs = dict[tuple[str, str, int], Figures]
+"""By rule (or defence), scenario and seed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    given = parser.parse_args(arguments)
+    runs = read(given.runs)
+    print(f"{len(runs)} finished runs\n")
+    print(outcomes(runs), "\n")
+    print(distances(runs))
+
+
+def read(folder: Path) -> Runs:
+    """Read the finished runs of a folder."""
+    found: Runs = {}
+    for path in sorted(folder.iterdir()):
+        if not (path / "model.safetensors").is_file():
+            continue
+        scenario = tomllib.loads((path / "scenario.toml").read_text())
+        rule = scenario["rule"]
+        name = Path(rule["defence"]).stem if "defence" in rule else rule["name"]
+        if rule.get("memory"):
+            name += " with memory"
+        found[name, _title(scenario["attack"]), scenario["seed"]] = _figures(path)
+    return found
+
+
+def _title(attack: dict[str, Any]) -> str:
+    if attack["name"] == "none":
+        return "no attack"
+    if attack["name"] == "label-flip":
+        return "unseen label flip"
+    return "unseen pattern" if attack.get("shift_y") else str(attack["name"])
+
+
+def _figures(path: Path) -> Figures:
+    records = RunFolder(path).records()
+    honest = [c for record in records for c in record.clients if not c.attacks]
+    shares = [record.attacker_weight or 0.0 for record in records]
+    last = records[-1]
+    return Figures(
+        accuracy=100 * last.accuracy,
+        success=None if last.asr is None else 100 * last.asr,
+        attacker_weight=100 * statistics.fmean(shares),
+        rounds_over_half=sum(share > 0.5 for share in shares),
+        accused=100 * statistics.fmean(client.verdict == "suspected" for client in honest),
+    )
+
+
+def outcomes(runs: Runs) -> str:
+    """Accuracy, and attack success where there is a pattern, by rule and scenario."""
+    lines = ["| | " + " | ".join(_SCENARIOS) + " |", "|---" * (len(_SCENARIOS) + 1) + "|"]
+    for rule in dict.fromkeys(rule for rule, _, _ in runs):
+        cells = []
+        for scenario in _SCENARIOS:
+            found = [runs[key] for key in runs if key[:2] == (rule, scenario)]
+            if not found:
+                cells.append("–")
+                continue
+            cell = f"{statistics.fmean(run.accuracy for run in found):.2f}"
+            successes = [run.success for run in found if run.success is not None]
+            if successes and scenario in _HAS_PATTERN:
+                cell += f" / {statistics.fmean(successes):.2f}"
+            cells.append(f"{cell} ({len(found)})")
+        lines.append(f"| {rule} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def distances(runs: Runs) -> str:
+    """How far each defence is from the oracle; every seed is compared with itself."""
+    lines = [
+        "| defence | scenario | seeds | ACC below oracle | ASR above oracle | weight on attackers |"
+        " rounds over half | honest accused |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    learned = [rule for rule in dict.fromkeys(r for r, _, _ in runs) if _is_learned(rule)]
+    for rule in learned:
+        for scenario in _SCENARIOS:
+            pairs = [
+                (runs[key], limit)
+                for key in runs
+                if key[:2] == (rule, scenario) and (limit := oracle(runs, *key[1:])) is not None
+            ]
+            if pairs:
+                lines.append(f"| {rule} | {scenario} | {len(pairs)} | {_compared(pairs)} |")
+    return "\n".join(lines)
+
+
+def _is_learned(rule: str) -> bool:
+    return rule not in {"mean", "median", "oracle"}
+
+
+def oracle(runs: Runs, scenario: str, seed: int) -> Figures | None:
+    """Give the oracle's figures.
+
+    Its model is the same whatever the others do, so where it was not run under an attack without a
+    pattern, its run under another attack of the same attackers stands in; without attackers it is
+    the mean.
+    """
+    if scenario == "no attack":
+        return runs.get(("mean", scenario, seed))
+    own = runs.get(("oracle", scenario, seed))
+    return own or (None if scenario in _HAS_PATTERN else runs.get(("oracle", "backdoor", seed)))
+
+
+def _compared(pairs: Sequence[tuple[Figures, Figures]]) -> str:
+    below = statistics.fmean(limit.accuracy - run.accuracy for run, limit in pairs)
+    above = [
+        run.success - limit.success
+        for run, limit in pairs
+        if run.success is not None and limit.success is not None
+    ]
+    return " | ".join(
+        [
+            f"{below:+.2f}",
+            f"{statistics.fmean(above):+.2f}" if above else "–",
+            f"{statistics.fmean(run.attacker_weight for run, _ in pairs):.2f} %",
+            str(sum(run.rounds_over_half for run, _ in pairs)),
+            f"{statistics.fmean(run.accused for run, _ in pairs):.1f} %",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
