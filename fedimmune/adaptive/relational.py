@@ -49,6 +49,8 @@ class Relational(Form):
 
     Per layer: the cosine to the estimate, the length against the estimate's and against the median
     client's, five quantiles of the cosines to the other clients; with an anchor, the cosine to it.
+    Cosines among clients are given as they are and as differences to the median client's: how alike
+    honest clients are depends on how long they train, and a rehearsal cannot know that.
     """
 
     name = "relational"
@@ -56,7 +58,7 @@ class Relational(Form):
 
     def __init__(self, settings: RelationalSettings) -> None:
         super().__init__(settings)
-        among_clients = settings.layers * (1 + len(_QUANTILES) + settings.anchor)
+        among_clients = settings.layers * (1 + 2 * (len(_QUANTILES) + settings.anchor))
         # The perceptron's first layer in two parts: one is the same in all passes.
         self.key = nn.Linear(among_clients, settings.hidden)
         self.query = nn.Linear(2 * settings.layers, settings.hidden, bias=False)
@@ -80,17 +82,17 @@ class Relational(Form):
         cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
         others = _without_diagonal(cosines[..., :n, :n])
         quantiles = others.new_tensor(_QUANTILES)
-        fixed = [
-            _far(logs[..., :n] - logs[..., :n].median(-1, keepdim=True).values)[..., None],
-            torch.quantile(others, quantiles, dim=-1).movedim(0, -1),
-        ]
+        likeness = torch.quantile(others, quantiles, dim=-1).movedim(0, -1)
         if self.settings.anchor:
-            fixed.append(cosines[..., :n, n:])
+            likeness = torch.cat([likeness, cosines[..., :n, n:]], -1)
+        length = _far(_from_median(logs[..., :n, None]))
         return {
             "grams": scaled[..., :n, :n].to(self.dtype),
             "lengths": lengths[..., :n].to(self.dtype),
             "logs": logs[..., :n].to(self.dtype),
-            "among_clients": _by_client(torch.cat(fixed, -1)).to(self.dtype),
+            "among_clients": _by_client(
+                torch.cat([length, likeness, _from_median(likeness)], -1)
+            ).to(self.dtype),
         }
 
     def start(self, inputs: Inputs) -> Tensor:
@@ -144,6 +146,11 @@ def _products(grams: Tensor, weights: Tensor) -> Tensor:
 def _by_client(features: Tensor) -> Tensor:
     """(rounds, layers, n, features) → (rounds, n, layers × features)."""
     return features.movedim(1, 2).flatten(2)
+
+
+def _from_median(values: Tensor) -> Tensor:
+    """Differences to the median client, the last dimension but one being the clients."""
+    return values - values.median(-2, keepdim=True).values
 
 
 def _far(logarithm: Tensor) -> Tensor:

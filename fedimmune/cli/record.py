@@ -22,10 +22,15 @@ from fedimmune.cli.terminal import read_setting, remarks
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fedimmune.federation.plan import Family
+    from fedimmune.federation.scenario import Scenario
+    from fedimmune.tasks import Data
 
 __all__ = ["record"]
 
+_MOST_EPOCHS = 6
 _PAPER_FOLLOWS = ("mean", "geometric-median", "median", "multi-krum")
 
 
@@ -50,6 +55,14 @@ def record(
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How many. [default: the task's]")
+    ] = None,
+    local_epochs: Annotated[
+        str | None,
+        typer.Option(
+            help="How often clients go over their samples in a round, a list such as 1,6: each is "
+            "rehearsed, with so many fewer rounds. [default: 1, and as many more as a real client "
+            "has samples, 6 at most]"
+        ),
     ] = None,
     preset: Annotated[
         str | None,
@@ -105,9 +118,10 @@ def record(
         base,
         loaded.facts,
         attacks=_list(attacks),
-        attackers=_numbers(attackers),
+        attackers=_numbers("--attackers", attackers),
         runs=3 if preset else runs,
         follow=_list(follow) if follow else _PAPER_FOLLOWS if preset else ("oracle",),
+        local_epochs=_local_epochs(local_epochs, first, loaded, to_the_letter=preset is not None),
         family=_family(ranges) if family or ranges else None,
         seed=seed,
     )
@@ -149,15 +163,31 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(option: str, text: str) -> list[int]:
     """Read ``0-4`` or ``0,2,4``."""
     found: list[int] = []
     for part in _list(text):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if span is None:
-            raise ParameterError(f"--attackers takes numbers such as 0-4 or 0,2,4, not {text!r}")
+            raise ParameterError(f"{option} takes numbers such as 0-4 or 0,2,4, not {text!r}")
         found += range(int(span[1]), int(span[2] or span[1]) + 1)
     return sorted(set(found))
+
+
+def _local_epochs(
+    text: str | None, scenario: Scenario, data: Data, *, to_the_letter: bool
+) -> Sequence[int]:
+    """Give what was asked for; else the scenario's, and more to make up for fewer samples.
+
+    The server has fewer samples than real clients, whose updates are longer and differ more. A
+    defence that has seen short training alone suspects honest clients who train longer.
+    """
+    if text is not None:
+        return _numbers("--local-epochs", text)
+    if to_the_letter or scenario.local_epochs != 1:
+        return (scenario.local_epochs,)
+    more = round(len(data.clients) / max(1, len(data.server) - scenario.anchor))
+    return (1, min(more, _MOST_EPOCHS)) if more > 1 else (1,)
 
 
 def _family(ranges: list[str] | None) -> Family:

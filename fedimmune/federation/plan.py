@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -78,6 +79,7 @@ def plan(
     attackers: Sequence[int],
     runs: int,
     follow: Sequence[str],
+    local_epochs: Sequence[int] = (1,),
     family: Family | None = None,
     seed: int = 1,
 ) -> list[Rehearsal]:
@@ -98,19 +100,24 @@ def plan(
         How often each is repeated, with other data, other attackers and another first model.
     follow
         Rules whose global model is followed.
+    local_epochs
+        How often clients go over their samples in a round; each is rehearsed. With more there are
+        so many fewer rounds, so that the whole takes as long.
     family
         Where the attacks' parameters are drawn from; None for fixed ones.
     seed
         Where all chance is from; far from those of scenarios, whose data it does not share.
     """
-    if not attacks or not attackers or not follow:
-        raise InputError("there have to be attacks, numbers of attackers and rules to follow")
+    if not attacks or not attackers or not follow or not local_epochs:
+        raise InputError(
+            "there have to be attacks, numbers of attackers, rules to follow and local epochs"
+        )
     kinds: list[tuple[str, int]] = [("none", 0)] if 0 in attackers else []
     kinds += [(attack, count) for attack in attacks for count in attackers if count]
     fixed = dict(base.get("attack", {}))
     rehearsals = []
     for run in range(runs):
-        for rule in follow:
+        for rule, epochs in product(follow, local_epochs):
             for attack, count in kinds:
                 own_seed = seed_for(seed, f"rehearsal of {attack}", run, count)
                 drawn = {} if attack == "none" else dict(fixed)
@@ -121,9 +128,12 @@ def plan(
                     "attack": {"name": attack, **drawn},
                     "attackers": count,
                     "rule": rule,
+                    "local_epochs": epochs,
                     "seed": own_seed,
                 }
-                rehearsals.append(Rehearsal(Scenario(**fields), run))
+                whole = Scenario(**fields)
+                rounds = max(1, round(whole.rounds / epochs))
+                rehearsals.append(Rehearsal(Scenario(**{**fields, "rounds": rounds}), run))
     return rehearsals
 
 

@@ -75,12 +75,19 @@ def among_clients(
         own, n = matrix[client], len(matrix)
         lengths = sorted(_length(row) for row in matrix)
         usual = lengths[(n - 1) // 2]
-        others = [_cosine(own, matrix[j]) for j in range(n) if j != client]
         found.append(_log(_length(own), usual))
-        found += [float(np.quantile(others or [1.0], q)) for q in (0, 0.25, 0.5, 0.75, 1)]
-        if anchor is not None:
-            found.append(_cosine(own, anchor[number]))
+        every = [_likeness(matrix, i, None if anchor is None else anchor[number]) for i in range(n)]
+        median = [sorted(values)[(n - 1) // 2] for values in zip(*every, strict=True)]
+        found += every[client]
+        found += [one - middle for one, middle in zip(every[client], median, strict=True)]
     return np.array(found)
+
+
+def _likeness(matrix: Vector, client: int, anchor: Vector | None) -> list[float]:
+    own, n = matrix[client], len(matrix)
+    others = [_cosine(own, matrix[j]) for j in range(n) if j != client]
+    found = [float(np.quantile(others or [1.0], q)) for q in (0, 0.25, 0.5, 0.75, 1)]
+    return found if anchor is None else [*found, _cosine(own, anchor)]
 
 
 # -------------------------------------------------------------------- the paper's

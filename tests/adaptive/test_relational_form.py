@@ -78,7 +78,7 @@ def test_a_features_place_is_where_it_is_looked_for() -> None:
     layers = [torch.randn(7, d, generator=random, dtype=torch.float64) + 0.5 for d in SIZES]
     form: Any = made(True, passes=1)
     assert form.query.in_features == len(SIZES) * 2
-    assert form.key.in_features == len(SIZES) * 7
+    assert form.key.in_features == len(SIZES) * 13
     clients = [rows[:-1].numpy() for rows in layers]
     anchor = [rows[-1].numpy() for rows in layers]
     even = np.full(6, 1 / 6)
@@ -209,7 +209,7 @@ def test_the_loss_is_the_distance_to_the_robust_mean(
     right = np.where(attackers.numpy(), 1 - honest, honest)
     expected += labels * float(-np.log(right).mean())
     found = float(form.loss(inputs, weighed, attackers[None]).detach())
-    assert found == pytest.approx(expected, rel=1e-4, abs=2e-5)
+    assert found == pytest.approx(expected, rel=1e-4, abs=2e-4)  # its square root has a floor
 
 
 def test_gradients_are_finite_where_clients_agree_or_stand_still() -> None:
