@@ -1,8 +1,9 @@
 """What each step from the paper's form to ours brings; run as ``python -m benchmarks.steps``.
 
-Trains one defence a step on the same rehearsals and measures all on rehearsals that none of them
-has seen, among them attacks that were never rehearsed. Prints a table in Markdown and writes
-``build/bench-steps.json``. The recordings are made with ``make recordings-mnist``.
+Trains one defence a step on rehearsals (``--recordings``, made by ``fedimmune record --task
+mnist``), and lets all weigh the same rounds of a real federation on MNIST's training set, along the
+oracle's trajectory: rehearsed attacks, a pattern and a label flip that were never rehearsed, and no
+attack. Prints a table in Markdown and writes ``build/bench-steps.json``.
 """
 
 from __future__ import annotations
@@ -21,9 +22,19 @@ from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.adaptive.recordings import Recording, read_recordings
+from fedimmune.federation import Scenario
+from fedimmune.federation.rehearsal import Rehearsal, observe
+from fedimmune.tasks import data_folder, load_data
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
 _MEMORY = 10.0
+_ATTACKS: dict[str, dict[str, Any]] = {
+    "none": {"name": "none"},
+    "backdoor": {"name": "backdoor"},
+    "omniscient": {"name": "omniscient"},
+    "unseen pattern": {"name": "backdoor", "shift_y": 20, "shift_x": 20, "gap": 3},
+    "unseen label flip": {"name": "label-flip", "kind": "reverse"},
+}
 
 
 @dataclass(frozen=True)
@@ -31,98 +42,129 @@ class Step:
     """One way to make and to use a defence."""
 
     title: str
-    recordings: str = "fixed"
     options: dict[str, Any] = field(default_factory=dict)
+    has_long: bool = True
     memory: bool = False
 
 
 _PAPER: dict[str, Any] = {"form": "paper"}
-_BARE: dict[str, Any] = {"anchor": False, "settings": {"labels": 0.0}}
 STEPS = (
-    Step("paper's form, to the letter", options=_PAPER),
-    Step("… as the authors' program has it", options={**_PAPER, "preset": "authors"}),
-    Step("… with the signs of axes settled", options={**_PAPER, "settings": {"orient": True}}),
-    Step("relational form", options=_BARE),
-    Step("… and scores asked for labels", options={"anchor": False}),
-    Step("… and memory", options={"anchor": False}, memory=True),
-    Step("… and an anchor, no memory (shipped)"),
-    Step("… and an anchor and memory", memory=True),
-    Step("anchor, scores not asked for labels", options={"settings": {"labels": 0.0}}),
-    Step("shipped, families rehearsed", recordings="family"),
+    Step("paper's form, to the letter", _PAPER, has_long=False),
+    Step("… as the authors' program has it", {**_PAPER, "preset": "authors"}, has_long=False),
+    Step("… with the signs of axes settled", {**_PAPER, "settings": {"orient": True}}, False),
+    Step("… to the letter, longer training rehearsed too", _PAPER),
+    Step(
+        "relational form",
+        {"anchor": False, "settings": {"labels": 0.0, "relative": False}},
+        has_long=False,
+    ),
+    Step(
+        "+ scores asked for labels",
+        {"anchor": False, "settings": {"relative": False}},
+        has_long=False,
+    ),
+    Step("+ anchor", {"settings": {"relative": False}}, has_long=False),
+    Step("+ longer training rehearsed", {"settings": {"relative": False}}),
+    Step("+ differences to the median client (shipped)"),
+    Step("shipped, with memory", memory=True),
+    Step("shipped, without anchor", {"anchor": False}),
+    Step("shipped, without anchor, with memory", {"anchor": False}, memory=True),
 )
+
+Found = dict[str, list[float]]
+"""By attack: the share of weight on attackers, rounds over half, honest clients accused, in %."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure, show and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fixed", type=Path, default=_BUILD / "recordings-mnist")
-    parser.add_argument("--family", type=Path, default=_BUILD / "recordings-mnist-family")
-    parser.add_argument("--unseen", type=Path, default=_BUILD / "recordings-mnist-unseen")
-    parser.add_argument("--epochs", type=int, default=500)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--recordings", type=Path, default=_BUILD / "recordings-mnist")
+    parser.add_argument("--observed", type=Path, default=_BUILD / "observed-mnist")
+    parser.add_argument("--data", type=Path, help="where MNIST is [FEDIMMUNE_DATA]")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=200)
     given = parser.parse_args(arguments)
-    folders = {"fixed": given.fixed, "family": given.family}
-    jobs = [
-        (step, folders[step.recordings], given.fixed, given.unseen, given.epochs, seed)
-        for step in STEPS
-        for seed in range(1, given.seeds + 1)
-    ]
-    by_step: dict[str, list[dict[str, list[float]]]] = {step.title: [] for step in STEPS}
+    _observe(given.observed, given.data, given.rounds)
+    jobs = [(step, given.recordings, given.observed, given.epochs) for step in STEPS]
+    by_step: dict[str, Found] = {}
     with ProcessPoolExecutor(2) as processes:
-        for job, found in zip(jobs, processes.map(_measure, jobs), strict=True):
-            by_step[job[0].title].append(found)
-            print(f"{job[0].title}, seed {job[-1]}: {found}", flush=True)
+        for step, found in zip(STEPS, processes.map(_measure, jobs), strict=True):
+            by_step[step.title] = found
+            print(f"{step.title}: {found}", flush=True)
     _BUILD.mkdir(exist_ok=True)
     (_BUILD / "bench-steps.json").write_text(json.dumps(by_step, indent=1))
     print(table(by_step))
 
 
-def table(by_step: dict[str, list[dict[str, list[float]]]]) -> str:
-    """Show means over seeds, in Markdown."""
-    attacks = list(next(iter(by_step.values()))[0])
+def table(by_step: dict[str, Found]) -> str:
+    """Show weight on attackers and honest clients accused, in Markdown."""
+    attacks = list(_ATTACKS)
     lines = ["| | " + " | ".join(attacks) + " |", "|---" * (len(attacks) + 1) + "|"]
-    for title, seeds in by_step.items():
-        cells = []
-        for attack in attacks:
-            values = torch.tensor([seed[attack] for seed in seeds]).mean(0).tolist()
-            cells.append(f"{values[0]:.1f} · {values[1]:.1f} · {values[2]:.1f}")
+    for title, found in by_step.items():
+        cells = [
+            (f"{found[attack][0]:.1f} · " if attack != "none" else "") + f"{found[attack][2]:.1f}"
+            for attack in attacks
+        ]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _measure(job: tuple[Step, Path, Path, Path, int, int]) -> dict[str, list[float]]:
-    """Train one defence; by attack: share on attackers, rounds over half, honest kept, all in %."""
-    step, folder, fixed, unseen, epochs, seed = job
+def _observe(folder: Path, place: Path | None, rounds: int) -> None:
+    """Play a real federation under each attack, once."""
+    for title, attack in _ATTACKS.items():
+        file = folder / f"{title.replace(' ', '-')}-{rounds}.recording"
+        if file.is_file():
+            continue
+        attackers = 0 if title == "none" else 4
+        scenario = Scenario(
+            task="mnist", rule="oracle", attack=attack, attackers=attackers, rounds=rounds, seed=11
+        )
+        task = scenario.make_task()
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"playing {title}", flush=True)
+        observe(Rehearsal(scenario, 0), task, load_data(task, data_folder(place))).save(file)
+
+
+def _measure(job: tuple[Step, Path, Path, int]) -> Found:
+    """Train one defence and let it weigh what was observed."""
+    step, rehearsed, observed, epochs = job
     torch.set_num_threads(1)
-    defence, _ = make_defence(read_recordings([folder]), epochs=epochs, seed=seed, **step.options)
-    apart = [r for r in read_recordings([fixed]) if r.about.run == 2]
-    found = {
-        recording.about.attack: _play(defence, recording, memory=step.memory)
-        for recording in apart
-        if recording.about.attackers in {0, 4}
+    recordings = [
+        recording
+        for recording in read_recordings([rehearsed])
+        if step.has_long or recording.about.scenario["local_epochs"] == 1
+    ]
+    defence, _ = make_defence(recordings, epochs=epochs, **step.options)
+    return {
+        title: _play(defence, recording, memory=step.memory)
+        for title in _ATTACKS
+        for recording in read_recordings([observed])
+        if _is(recording, title)
     }
-    for recording in read_recordings([unseen]):
-        title = f"unseen {recording.about.attack}"
-        found[title] = _play(defence, recording, memory=step.memory)
-    return found
+
+
+def _is(recording: Recording, title: str) -> bool:
+    played: Any = recording.about.scenario["attack"]
+    wanted = _ATTACKS[title]
+    return bool({**played, **wanted} == played) and (title != "backdoor" or not played["shift_y"])
 
 
 def _play(defence: Defence, recording: Recording, *, memory: bool) -> list[float]:
     """Weigh one round after the other, as a server would."""
     known, n = Memory(), recording.attackers.shape[1]
     rows = n + defence.needs_anchor
-    shares, kept = [], []
+    shares, accused = [], []
     for grams, attackers in zip(recording.grams, recording.attackers, strict=True):
         evidence = known.evidence(range(n), _MEMORY) if memory else None
         weights, scores = defence.weigh(grams[:, :rows, :rows], evidence)
         known = known.after(range(n), scores)
         shares.append(weights[attackers].sum())
-        kept.append((weights[~attackers] > 0).double().mean())
+        accused.append((weights[~attackers] == 0).double().mean())
     share = torch.stack(shares)
     return [
         100 * float(share.mean()),
         100 * float((share > 0.5).double().mean()),
-        100 * float(torch.stack(kept).mean()),
+        100 * float(torch.stack(accused).mean()),
     ]
 
 

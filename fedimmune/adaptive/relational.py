@@ -31,6 +31,8 @@ class RelationalSettings(FormSettings):
         How many layers are measured.
     anchor
         Whether the server's own update is among the rows, last.
+    relative
+        Whether cosines among clients are read as differences to the median client's too.
     hidden
         Width of the perceptron's two hidden layers.
     labels
@@ -40,6 +42,7 @@ class RelationalSettings(FormSettings):
 
     layers: int = Field(ge=1)
     anchor: bool = True
+    relative: bool = True
     hidden: int = Field(64, ge=1)
     labels: float = Field(1.0, ge=0)
 
@@ -58,7 +61,8 @@ class Relational(Form):
 
     def __init__(self, settings: RelationalSettings) -> None:
         super().__init__(settings)
-        among_clients = settings.layers * (1 + 2 * (len(_QUANTILES) + settings.anchor))
+        likeness = (1 + settings.relative) * (len(_QUANTILES) + settings.anchor)
+        among_clients = settings.layers * (1 + likeness)
         # The perceptron's first layer in two parts: one is the same in all passes.
         self.key = nn.Linear(among_clients, settings.hidden)
         self.query = nn.Linear(2 * settings.layers, settings.hidden, bias=False)
@@ -85,14 +89,14 @@ class Relational(Form):
         likeness = torch.quantile(others, quantiles, dim=-1).movedim(0, -1)
         if self.settings.anchor:
             likeness = torch.cat([likeness, cosines[..., :n, n:]], -1)
+        if self.settings.relative:
+            likeness = torch.cat([likeness, _from_median(likeness)], -1)
         length = _far(_from_median(logs[..., :n, None]))
         return {
             "grams": scaled[..., :n, :n].to(self.dtype),
             "lengths": lengths[..., :n].to(self.dtype),
             "logs": logs[..., :n].to(self.dtype),
-            "among_clients": _by_client(
-                torch.cat([length, likeness, _from_median(likeness)], -1)
-            ).to(self.dtype),
+            "among_clients": _by_client(torch.cat([length, likeness], -1)).to(self.dtype),
         }
 
     def start(self, inputs: Inputs) -> Tensor:

@@ -28,7 +28,7 @@ from fedimmune.tasks import Data, Samples, Task
 from fedimmune.tasks.prepared import read_data
 from fedimmune.updates import NonFiniteError, Updates
 
-__all__ = ["Rehearsal", "record", "rehearse"]
+__all__ = ["Rehearsal", "observe", "record", "rehearse"]
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,25 @@ def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
     task, data
         Of its scenario.
     """
+    return observe(rehearsal, task, _server_as_clients(data, rehearsal.scenario.anchor))
+
+
+def observe(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
+    """Play a scenario with the clients' own data and record it: how a defence would have fared.
+
+    Parameters
+    ----------
+    rehearsal
+        What to play.
+    task, data
+        Of its scenario.
+    """
     scenario = rehearsal.scenario
     anchored = scenario.anchor > 0
     grams: list[Tensor] = []
     attackers: list[list[bool]] = []
     medians: list[float] = []
-    on_server = _server_as_clients(data, scenario.anchor)
-    with one_thread(), Federation(scenario, task, on_server, workers=1) as federation:
+    with one_thread(), Federation(scenario, task, data, workers=1) as federation:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
             sent = federation.train(number, lambda *_: None, with_anchor=anchored)

@@ -59,6 +59,19 @@ def near(found: Tensor, expected: Tensor) -> None:
 both = pytest.mark.parametrize("anchor", [True, False])
 
 
+@pytest.mark.parametrize("anchor", [False, True])
+def test_without_differences_to_the_median_it_reads_the_rest(anchor: bool) -> None:
+    random = torch.Generator().manual_seed(2)
+    layers = [torch.randn(7, d, generator=random, dtype=torch.float64) for d in SIZES]
+    whole, part = made(anchor), made(anchor, relative=False)
+    shape = (1, 6, len(SIZES), -1)
+    every = whole.prepare(grams(layers, anchor))["among_clients"].view(shape)
+    some = part.prepare(grams(layers, anchor))["among_clients"].view(shape)
+    assert torch.equal(every[..., : some.shape[-1]], some)
+    assert part.key.in_features == len(SIZES) * (6 + anchor)
+    assert bool(torch.isfinite(part(part.prepare(grams(layers, anchor))).shares).all())
+
+
 @both
 @given(layers=rounds(), passes=st.integers(1, 5), eps=st.sampled_from([0.0, 0.5]))
 def test_it_is_its_definition(anchor: bool, layers: list[Tensor], passes: int, eps: float) -> None:
