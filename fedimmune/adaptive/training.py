@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ from torch import Tensor
 from fedimmune.adaptive.forms import Form, Inputs
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
+from fedimmune.files import write_text_atomically
 
-__all__ = ["Epoch", "Examples", "examples_of", "train"]
+__all__ = ["Epoch", "Examples", "examples_of", "train", "write_curve"]
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,13 @@ def train(
     form.load_state_dict(best_state)
     form.eval()
     return curve
+
+
+def write_curve(curve: Sequence[Epoch], defence: str | os.PathLike[str]) -> None:
+    """Write a learning curve beside a defence's file, as FILE.curve.csv."""
+    lines = [f"{each.number},{each.training:.6g},{each.validation:.6g}" for each in curve]
+    text = "\n".join(["epoch,training,validation", *lines]) + "\n"
+    write_text_atomically(text, f"{os.fspath(defence)}.curve.csv")
 
 
 def _batches(groups: Sequence[Examples], size: int, random: torch.Generator) -> Iterator[Examples]:

@@ -61,7 +61,8 @@ def train(
     """
     from fedimmune.adaptive.making import make_defence
     from fedimmune.adaptive.recordings import read_recordings
-    from fedimmune.files import writable, write_text_atomically
+    from fedimmune.adaptive.training import write_curve
+    from fedimmune.files import writable
 
     writable(output)
     found = read_recordings(recordings)
@@ -95,10 +96,7 @@ def train(
             on_epoch=tell,
         )
     defence.save(output)
-    lines = [f"{e.number},{e.training:.6g},{e.validation:.6g}" for e in curve]
-    write_text_atomically(
-        "\n".join(["epoch,training,validation", *lines]) + "\n", f"{output}.curve.csv"
-    )
+    write_curve(curve, output)
     if as_json:
         typer.echo(defence.about.model_dump_json(indent=2))
         return
