@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format test-data bench bench-rules bench-simulate clean
+.PHONY: help install demo test lint format test-data test-browser bench bench-rules bench-simulate clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -32,11 +32,14 @@ demo: $(VENV)/.core ## one round under attack, aggregated by every rule side by 
 	$(BIN)/fedimmune demo
 
 test: $(VENV)/.dev ## run the tests (minutes)
-	$(BIN)/python -m pytest -m "not data"
+	$(BIN)/python -m pytest -m "not data and not browser"
 
 test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
 	@test -n "$$FEDIMMUNE_DATA" || { echo "set FEDIMMUNE_DATA to the folder of data sets"; exit 1; }
 	$(BIN)/python -m pytest -m data -v
+
+test-browser: $(VENV)/.dev ## open reports in an installed Chromium (Debian: chromium, chromium-driver)
+	$(BIN)/python -m pytest -m browser -v -rs
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

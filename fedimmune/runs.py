@@ -4,6 +4,7 @@
 
     TITLE-DIGEST/
       scenario.toml            what was run, in full
+      partition.json           which client has how many samples of which class, where that is known
       rounds.jsonl             one record a round
       model.safetensors        the model after the last round; there only when the run is finished
       checkpoint.safetensors   until then: the model after the last finished round
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedimmune.errors import InputError
@@ -36,17 +38,38 @@ from fedimmune.files import (
 )
 from fedimmune.rules import Rule
 
-__all__ = ["Checkpoint", "ClientRecord", "RoundRecord", "RunFolder", "Seconds"]
+__all__ = ["Checkpoint", "ClientData", "ClientRecord", "RoundRecord", "RunFolder", "Seconds"]
 
 
 _UNFINISHED = re.compile(
-    r"\.(scenario\.toml|(model|checkpoint|history-\d+)\.safetensors)\.[0-9a-f]{8}"
+    r"\.(scenario\.toml|partition\.json|(model|checkpoint|history-\d+)\.safetensors)\.[0-9a-f]{8}"
 )
 """Files that were being written when their process ended."""
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+class ClientData(_Record):
+    """What one client has to train on.
+
+    Parameters
+    ----------
+    id
+        The client.
+    attacks
+        Whether it does; None where nobody knows.
+    samples
+        How many it has of each class.
+    """
+
+    id: int | str
+    attacks: bool | None = None
+    samples: tuple[int, ...]
+
+
+_Partition = TypeAdapter(tuple[ClientData, ...])
 
 
 class ClientRecord(_Record):
@@ -169,6 +192,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._scenario = self.path / "scenario.toml"
+        self._partition = self.path / "partition.json"
         self._rounds = self.path / "rounds.jsonl"
         self._model = self.path / "model.safetensors"
         self._checkpoint = self.path / "checkpoint.safetensors"
@@ -179,6 +203,29 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether all rounds were played."""
         return self._model.is_file()
+
+    def scenario(self) -> dict[str, Any]:
+        """Read what was run, as it was written down: nothing is checked or filled in."""
+        try:
+            return tomllib.loads(self._scenario.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(
+                f"cannot read the scenario {self._scenario}: {error.strerror}"
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{self._scenario} is no TOML: {error}") from error
+
+    def partition(self) -> tuple[ClientData, ...] | None:
+        """Read who has which data; None where it was not written down."""
+        try:
+            return _Partition.validate_json(self._partition.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"cannot read {self._partition}: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"{self._partition} is no partition: {first['msg']}") from None
 
     def records(self) -> list[RoundRecord]:
         """Read the records of all finished rounds."""
@@ -233,7 +280,7 @@ class RunFolder:
             for file in self.path.iterdir():
                 if _UNFINISHED.fullmatch(file.name):
                     file.unlink()  # by a process that was killed: nobody else is here
-            if not self._has(scenario):
+            if not _holds(self._scenario, scenario):
                 write_text_atomically(scenario, self._scenario)
             yield
 
@@ -260,6 +307,12 @@ class RunFolder:
             rule.restore(self._history(checkpoint.round))
         self._keep_records(checkpoint.round)
         return checkpoint
+
+    def keep_partition(self, clients: tuple[ClientData, ...]) -> None:
+        """Write down who has which data, unless it is written there already."""
+        text = _Partition.dump_json(clients).decode() + "\n"
+        if not _holds(self._partition, text):
+            write_text_atomically(text, self._partition)
 
     def append(self, record: RoundRecord) -> None:
         """Add a record; it is on disk when this returns."""
@@ -310,12 +363,6 @@ class RunFolder:
     def _history(self, number: int) -> Path:
         return self.path / f"history-{number}.safetensors"
 
-    def _has(self, scenario: str) -> bool:
-        try:
-            return self._scenario.read_text(encoding="utf-8") == scenario
-        except (OSError, UnicodeDecodeError):
-            return False
-
     def _read_checkpoint(self) -> Checkpoint:
         model = {name: tensor.clone() for name, tensor in load_mapped(self._checkpoint).items()}
         try:
@@ -335,6 +382,13 @@ class RunFolder:
             )
         lines = self._rounds.read_bytes().split(b"\n")
         os.truncate(self._rounds, sum(len(line) + 1 for line in lines[:count]))
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _lock(file: IO[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The command line: ``fedimmune simulate | record | train | aggregate | rules | tasks | …``.
+"""The command line: ``fedimmune simulate | record | train | report | aggregate | rules | …``.
 
 Results go to standard output, progress and remarks to standard error. PyTorch is imported by the
 commands that need it, so that ``--help`` is quick.
@@ -10,9 +10,21 @@ from fedimmune.cli import (  # each adds its commands
     demo,
     lists,
     record,
+    report,
     simulate,
     train,
 )
 from fedimmune.cli.app import app, main
 
-__all__ = ["aggregate", "app", "data", "demo", "lists", "main", "record", "simulate", "train"]
+__all__ = [
+    "aggregate",
+    "app",
+    "data",
+    "demo",
+    "lists",
+    "main",
+    "record",
+    "report",
+    "simulate",
+    "train",
+]

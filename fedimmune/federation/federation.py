@@ -20,6 +20,7 @@ from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.workbench import SERVER, Setup, TestJob, TrainJob
 from fedimmune.federation.workers import Crew, Here, Processes
 from fedimmune.layers import Kind, layers_of
+from fedimmune.runs import ClientData
 from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
 
@@ -152,6 +153,18 @@ class Federation:
         """Test the global model on the server's samples that are not set aside."""
         jobs = [TestJob(start) for start in range(0, len(self.tested), PIECE)]
         return sum(self._do(jobs, on_done), Counts())
+
+    def partition(self) -> tuple[ClientData, ...]:
+        """Say who has how many samples of which class."""
+        labels, classes = self.data.clients.labels, self.data.classes
+        return tuple(
+            ClientData(
+                id=client,
+                attacks=client in self.attackers,
+                samples=tuple(labels[part].bincount(minlength=classes).tolist()),
+            )
+            for client, part in enumerate(self.parts)
+        )
 
     def fingerprint(self) -> str:
         """Digest what the scenario does not hold: the data's content, and the global model.

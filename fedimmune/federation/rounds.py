@@ -121,6 +121,8 @@ def _rounds(
                 if force:
                     folder.clear()
             checkpoint = _resume(folder, rule, federation, fingerprint)
+            if folder is not None:
+                folder.keep_partition(federation.partition())
         observer.starting(federation, checkpoint.round)
         if folder is not None:
             yield from folder.records()

@@ -1,0 +1,181 @@
+"""What is known of the defence that a run was defended with."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedimmune.adaptive.defence import DefenceAbout
+from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.files import load_mapped, read_description
+from fedimmune.report.charts import LineChart, Series
+from fedimmune.report.reading import Run
+from fedimmune.report.words import percent, shortened
+
+__all__ = ["DefenceShown", "defences_of"]
+
+_COLUMNS = (
+    ("attacker_weight", "weight on attackers", "share"),
+    ("benign_kept", "honest kept", "share"),
+    ("exact", "just the honest", "share"),
+    ("auroc", "AUROC", "number"),
+    ("distance", "distance", "number"),
+    ("distance_of_mean", "of the mean", "number"),
+    ("distance_of_median", "of the median", "number"),
+)
+
+
+@dataclass(frozen=True)
+class DefenceShown:
+    """A defence, as far as its file can be read.
+
+    Parameters
+    ----------
+    name
+        Of its file.
+    problems
+        What is missing, in words.
+    facts
+        Its provenance: names and values.
+    headings, rows
+        Its validation table.
+    curve
+        Its learning curve.
+    """
+
+    name: str
+    problems: list[str] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    headings: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    curve: LineChart | None = None
+
+
+def defences_of(runs: Sequence[Run]) -> list[DefenceShown]:
+    """Look up each defence that runs were defended with, once."""
+    wanted: dict[tuple[str, str], None] = {}
+    for run in runs:
+        _, parameters = run.choice("rule")
+        if parameters.get("defence"):
+            wanted[str(parameters["defence"]), str(parameters.get("digest", ""))] = None
+    return [_shown(Path(file), digest, truth=_any_truth(runs)) for file, digest in wanted]
+
+
+def _any_truth(runs: Sequence[Run]) -> bool:
+    return any(run.knows_truth for run in runs)
+
+
+def _shown(file: Path, digest: str, *, truth: bool) -> DefenceShown:
+    facts = [("file", str(file))] + ([("digest", digest)] if digest else [])
+    try:
+        about, found = _read(file)
+    except (FedimmuneError, OSError) as error:
+        problem = f"It cannot be shown: {error}. It was there when the run was made."
+        return DefenceShown(file.name, [problem], facts)
+    if digest and found != digest:
+        problem = f"It cannot be shown: {file} is now another defence ({found})."
+        return DefenceShown(file.name, [problem], facts)
+    facts += [
+        ("made for", about.task),
+        ("form", about.form),
+        ("has seen", ", ".join(about.attacks) or "no attack"),
+        ("compares with the server's own update", "yes" if about.settings.get("anchor") else "no"),
+        ("settings", _written(about.settings)),
+        ("training", _written(about.training)),
+        ("recordings", about.recordings or "–"),
+        ("made by", f"fedimmune {about.version}"),
+    ]
+    curve, problems = _curve(file)
+    headings, rows = _validation(about.validation, truth=truth)
+    return DefenceShown(file.name, problems, facts, headings, rows, curve)
+
+
+def _read(file: Path) -> tuple[DefenceAbout, str]:
+    """Read what a defence says of itself, and its digest; its network need not be usable here."""
+    load_mapped(file)  # says what is wrong with a file that is none, or damaged
+    description = read_description(file)
+    if not str(description.get("format", "")).startswith("fedimmune-defence-"):
+        raise InputError(f"{file} is no defence")
+    try:
+        about = DefenceAbout.model_validate(description.get("about"))
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise InputError(f"{file} does not say what it was made for: {problem}") from None
+    return about, hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _written(table: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {shortened(value, 60)}" for name, value in table.items()) or "–"
+
+
+# -------------------------------------------------------------------- validation
+
+
+def _validation(
+    found: Sequence[dict[str, Any]], *, truth: bool
+) -> tuple[list[str], list[list[str]]]:
+    # Of its rehearsals the truth is known; where the run's is not, its word is kept all the same.
+    who = "attackers" if truth else "malicious"
+    headings = ["attack", who, "rounds"]
+    headings += [name if truth else name.replace("attackers", who) for _, name, _ in _COLUMNS]
+    rows = [
+        [
+            str(row.get("attack", "–")),
+            f"{row.get('attackers', '–')} of {row.get('clients', '–')}",
+            str(row.get("rounds", "–")),
+            *(_figure(row.get(name), kind) for name, _, kind in _COLUMNS),
+        ]
+        for row in found
+    ]
+    return (headings, rows) if rows else ([], [])
+
+
+def _figure(value: Any, kind: str) -> str:
+    if not isinstance(value, int | float):
+        return "–"
+    return percent(value) if kind == "share" else f"{value:.3f}"
+
+
+# -------------------------------------------------------------------- learning curve
+
+
+def _curve(file: Path) -> tuple[LineChart | None, list[str]]:
+    place = file.with_name(f"{file.name}.curve.csv")
+    try:
+        with place.open(encoding="utf-8", newline="") as lines:
+            rows = [
+                (_loss(row["training"]), _loss(row["validation"])) for row in csv.DictReader(lines)
+            ]
+    except FileNotFoundError:
+        return None, [f"Its learning curve is not beside it: there is no {place.name}."]
+    except (OSError, KeyError, ValueError, TypeError, csv.Error):
+        return None, [f"Its learning curve cannot be read: {place.name} is damaged."]
+    validation = [row[1] for row in rows]
+    ranked = sorted((v, i) for i, v in enumerate(validation, start=1) if v is not None)
+    if not ranked:
+        return None, [f"Its learning curve is empty: {place.name}."]
+    best = ranked[0][1]
+    reading = (
+        f"Loss over {len(rows)} epochs; it was least on rehearsals kept apart in epoch {best}, "
+        f"which is the one that is used."
+    )
+    series = (
+        Series("training", 0, tuple(row[0] for row in rows)),
+        Series("validation", 1, tuple(validation)),
+    )
+    top = max(value for row in rows for value in row if value is not None)
+    return LineChart(
+        "curve", "Learning curve", reading, series, top=top, is_share=False, along="epoch"
+    ), []
+
+
+def _loss(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

@@ -1,0 +1,145 @@
+"""Run folders for reports, made up in milliseconds."""
+
+from __future__ import annotations
+
+import random
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from safetensors.torch import save_file
+
+from fedimmune.runs import ClientData, ClientRecord, RoundRecord, RunFolder, Seconds
+
+__all__ = ["make_run", "scenario_of", "visible_text"]
+
+
+def scenario_of(
+    rule: str | dict[str, Any] = "krum", attack: str = "backdoor", **fields: Any
+) -> dict[str, Any]:
+    return {
+        "clients": 10,
+        "attackers": 0 if attack == "none" else 4,
+        "rounds": 6,
+        "seed": 1,
+        "task": {"name": "digits"},
+        "rule": {"name": rule} if isinstance(rule, str) else rule,
+        "attack": {"name": attack},
+        "partition": {"name": "dirichlet", "alpha": 0.9},
+        **fields,
+    }
+
+
+def make_run(
+    place: Path,
+    scenario: dict[str, Any] | None = None,
+    *,
+    truth: bool = True,
+    played: int | None = None,
+    partition: bool = True,
+    weighs: bool = True,
+    names: dict[int, int | str] | None = None,
+    reason: str = "it was far from the others",
+    error: str | None = None,
+) -> Path:
+    """Write a run whose figures are drawn at random, but always the same ones for one scenario."""
+    scenario = scenario_of() if scenario is None else scenario
+    chance = random.Random(str(scenario))
+    folder = RunFolder(place)
+    place.mkdir(parents=True)
+    (place / "scenario.toml").write_text(tomli_w.dumps(scenario))
+    clients = [(names or {}).get(i, i) for i in range(scenario["clients"])]
+    attackers = set(clients[: scenario["attackers"]])
+    if partition:
+        folder.keep_partition(
+            tuple(
+                ClientData(
+                    id=client,
+                    attacks=client in attackers if truth else None,
+                    samples=tuple(chance.randrange(40) for _ in range(10)),
+                )
+                for client in clients
+            )
+        )
+    rounds = scenario["rounds"] if played is None else played
+    for number in range(1, rounds + 1):
+        has_target = scenario["attack"]["name"] != "omniscient" and scenario["attackers"]
+        accuracy, asr = chance.random(), chance.random() if has_target and truth else None
+        records = _clients(clients, attackers, truth, weighs, reason, chance)
+        accused = [c for c in records if c.verdict == "suspected"]
+        hits = sum(bool(c.attacks) for c in accused)
+        folder.append(
+            RoundRecord(
+                round=number,
+                accuracy=accuracy,
+                asr=asr,
+                asr_others=asr,
+                accuracy_without_success=None if asr is None else accuracy * (1 - asr),
+                precision=hits / len(accused) if accused and truth else None,
+                recall=hits / len(attackers) if attackers and truth and weighs else None,
+                attacker_weight=sum(c.weight or 0 for c in records if c.attacks)
+                if truth and weighs and attackers
+                else None,
+                distance=chance.random(),
+                robust_mean_norm=2.0,
+                clients=records,
+                error=error if number == 2 else None,
+                seconds=Seconds(training=1.5, aggregating=0.25, testing=0.5),
+            )
+        )
+    if rounds == scenario["rounds"]:
+        save_file({"w": torch.zeros(1)}, place / "model.safetensors")
+    return place
+
+
+def _clients(
+    clients: list[int | str],
+    attackers: set[int | str],
+    truth: bool,
+    weighs: bool,
+    reason: str,
+    chance: random.Random,
+) -> tuple[ClientRecord, ...]:
+    raw = [chance.random() if chance.random() < 0.7 else 0.0 for _ in clients]
+    raw[-1] = raw[-1] or 0.5
+    return tuple(
+        ClientRecord(
+            id=client,
+            attacks=client in attackers if truth else None,
+            verdict="trusted" if not weighs or weight else "suspected",
+            weight=weight / sum(raw) if weighs else None,
+            reason=None if not weighs or weight else reason,
+        )
+        for client, weight in zip(clients, raw, strict=True)
+    )
+
+
+class _Reader(HTMLParser):
+    """Collects what is not style or script, and what is said of pictures."""
+
+    told = ("aria-label", "title", "data-tip", "data-grid", "data-lines", "alt")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.hidden += tag in {"style", "script"}
+        self.words += [value or "" for name, value in attrs if name in self.told]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden -= tag in {"style", "script"}
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden:
+            self.words.append(data)
+
+
+def visible_text(page: str) -> str:
+    """What a reader, or a reader's screen reader, gets of a page."""
+    reader = _Reader()
+    reader.feed(page)
+    return " ".join(" ".join(reader.words).split())
