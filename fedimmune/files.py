@@ -26,6 +26,7 @@ __all__ = [
     "read_metadata",
     "writable",
     "write_atomically",
+    "write_bytes_atomically",
     "write_text_atomically",
 ]
 
@@ -105,8 +106,19 @@ def write_text_atomically(text: str, path: str | os.PathLike[str]) -> None:
     InputError
         The folder does not exist or cannot be written.
     """
+    write_bytes_atomically(text.encode(), path)
+
+
+def write_bytes_atomically(content: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a file so that `path` holds the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist or cannot be written.
+    """
     with _replacing(path) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
+        Path(temporary).write_bytes(content)
 
 
 @contextmanager

@@ -6,13 +6,12 @@ import io
 import math
 import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedimmune.errors import InputError
-from fedimmune.files import writable
+from fedimmune.files import write_bytes_atomically
 from fedimmune.report.charts import BarChart, Bubbles, Chart, Grid, LineChart, Series
 from fedimmune.report.contents import Contents, contents_of
 from fedimmune.report.reading import read_runs
@@ -107,16 +106,8 @@ def _save(figure: Figure, path: Path, kind: str) -> Path:
     # No date: equal runs have equal files.
     metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    place = writable(path)
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(buffer.getvalue())
-        os.replace(temporary, place)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return place
+    write_bytes_atomically(buffer.getvalue(), path)
+    return path
 
 
 def _size(chart: Chart) -> tuple[float, float]:
