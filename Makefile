@@ -28,7 +28,7 @@ $(VENV)/.dev: $(VENV)/.core
 
 install: $(VENV)/.dev ## build .venv with all extras
 
-demo: $(VENV)/.core ## one round under attack, aggregated by every rule side by side
+demo: $(VENV)/.core ## rehearse, learn, be attacked, compare: the whole story in minutes
 	$(BIN)/fedimmune demo
 
 test: $(VENV)/.dev ## run the tests (minutes)

@@ -1,208 +1,205 @@
-"""One round of federated learning under attack, aggregated by every rule side by side.
+"""The whole story on bundled data: rehearse attacks, learn them, be attacked, compare.
 
-Ten clients train the same small network, each on its own made-up pictures; three of them send the
-negative of their update (the omniscient attack of Blanchard et al.). Nothing is downloaded.
+Ten clients learn handwritten digits; four of them plant a backdoor. The same federation is played
+under the plain mean, two robust rules, the learned rule and the oracle. Nothing is downloaded, and
+what was done before is not done again.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
-import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-from torch import Tensor, nn
+from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive.recordings import digest_of, read_recordings
+from fedimmune.adaptive.training import Epoch, write_curve
+from fedimmune.errors import InputError
+from fedimmune.federation import Scenario, run_folder, simulate
+from fedimmune.federation.plan import plan
+from fedimmune.federation.pool import usable_cores
+from fedimmune.federation.rehearsal import record
+from fedimmune.report import write_report
+from fedimmune.runs import RoundRecord
+from fedimmune.tasks import data_folder, load_data
 
-from fedimmune.aggregation import Aggregation
-from fedimmune.errors import FedimmuneError
-from fedimmune.rules import Rule, create, names
+__all__ = ["RULES", "Demo", "Outcome", "in_words", "outcome_of"]
 
-__all__ = ["Round", "make_round", "show"]
-
-_CLIENTS, _ATTACKERS = 10, 3
-_CLASSES, _PIXELS, _HIDDEN = 10, 784, 1024
-_SAMPLES, _TEST_SAMPLES = 300, 1000
-_NOISE = 4.0
-_LONG = 0.2
+RULES = ("mean", "median", "krum", "adaptive", "oracle")
+_ATTACKERS = 4
+_ROUNDS = 20
+_EPOCHS = 200
 
 
-@dataclass(frozen=True)
-class Round:
-    """One round, with the truth that a server would not have.
+class Demo:
+    """The demonstration's parts, in the order of the story.
 
     Parameters
     ----------
-    updates
-        The clients' updates, (n, d).
-    attackers
-        Which clients attack.
-    accuracy
-        Measures the model that an aggregated update leads to.
+    folder
+        Where everything is kept.
+    seed
+        Other clients, other attackers, another first model.
     """
 
-    updates: Tensor
-    attackers: frozenset[int]
-    accuracy: Callable[[Tensor], float]
+    def __init__(self, folder: Path, seed: int = 1) -> None:
+        self.folder, self.seed = folder, seed
+        self.recordings, self.defence = folder / "recordings", folder / "digits.defence"
+        self.runs, self.report = folder / "runs", folder / "report.html"
 
+    def forget(self) -> None:
+        """Throw away what an earlier call has made."""
+        for part in (self.recordings, self.runs):
+            if part.exists():
+                shutil.rmtree(part)
+        for file in (self.defence, self.report):
+            file.unlink(missing_ok=True)
 
-def make_round(seed: int) -> Round:
-    """Train ten clients for one epoch each, and let three of them attack."""
-    random = torch.Generator().manual_seed(seed)
-    prototypes = torch.randn(_CLASSES, _PIXELS, generator=random)
+    def rehearse(self, on_progress: Callable[[int, int], None]) -> bool:
+        """Rehearse attacks on the server's own data; says whether anything was left to do.
 
-    def pictures(count: int, shares: Tensor) -> tuple[Tensor, Tensor]:
-        labels = torch.multinomial(shares, count, replacement=True, generator=random)
-        noise = torch.randn(count, _PIXELS, generator=random)
-        return prototypes[labels] + _NOISE * noise, labels
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = nn.Sequential(
-            nn.Linear(_PIXELS, _HIDDEN),
-            nn.ReLU(),
-            nn.Linear(_HIDDEN, _HIDDEN),
-            nn.ReLU(),
-            nn.Linear(_HIDDEN, _CLASSES),
+        Parameters
+        ----------
+        on_progress
+            Is told how many of how many rehearsals are there.
+        """
+        base = {"task": "digits", "rounds": _ROUNDS}
+        task = Scenario(**base).make_task()
+        data = load_data(task, data_folder())
+        rehearsals = plan(
+            base,
+            data.facts,
+            attacks=("backdoor", "omniscient"),
+            attackers=range(_ATTACKERS + 1),
+            runs=3,
+            follow=("oracle",),
         )
-    start = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    attackers = frozenset(torch.randperm(_CLIENTS, generator=random)[:_ATTACKERS].tolist())
-    updates = torch.empty(_CLIENTS, len(start))
-    for client in range(_CLIENTS):
-        shares = torch.rand(_CLASSES, generator=random) + 0.2  # every client sees other classes
-        change = _trained(model, start, *pictures(_SAMPLES, shares)) - start
-        updates[client] = -change if client in attackers else change
-    test_pictures, test_labels = pictures(_TEST_SAMPLES, torch.ones(_CLASSES))
+        there = sum((self.recordings / each.file_name).is_file() for each in rehearsals)
+        on_progress(there, len(rehearsals))
+        if there == len(rehearsals):
+            return False
 
-    def accuracy(update: Tensor) -> float:
-        nn.utils.vector_to_parameters(start + update, model.parameters())
-        with torch.no_grad():
-            return float((model(test_pictures).argmax(1) == test_labels).float().mean())
+        def done(_: object) -> None:
+            nonlocal there
+            there += 1
+            on_progress(there, len(rehearsals))
 
-    return Round(updates, attackers, accuracy)
+        record(rehearsals, self.recordings, task, data, workers=usable_cores(), on_done=done)
+        return True
 
+    def learn(self, on_progress: Callable[[int, int], None]) -> bool:
+        """Train the defence on what was rehearsed; says whether that was left to do."""
+        recordings = read_recordings([self.recordings])
+        if self._is_learned(digest_of(recordings)):
+            return False
 
-def _trained(model: nn.Module, start: Tensor, pictures: Tensor, labels: Tensor) -> Tensor:
-    nn.utils.vector_to_parameters(start.clone(), model.parameters())
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-    for batch in torch.arange(len(labels)).split(20):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(pictures[batch]), labels[batch]).backward()
-        optimiser.step()
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        def done(epoch: Epoch) -> None:
+            on_progress(epoch.number, _EPOCHS)
 
+        defence, curve = make_defence(recordings, epochs=_EPOCHS, on_epoch=done)
+        defence.save(self.defence)
+        write_curve(curve, self.defence)
+        return True
 
-def show(console: Console, seed: int) -> None:
-    """Aggregate one round by every rule and print the table."""
-    with console.status("ten clients train, three of them attack …"):
-        made = make_round(seed)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # times can only be compared where no thread waits for another
-    try:
-        _compare(console, made)
-    finally:
-        torch.set_num_threads(threads)
+    def _is_learned(self, recordings: str) -> bool:
+        try:
+            about = Defence.load(self.defence).about
+        except InputError:
+            return False
+        return about.recordings == recordings and about.training["epochs"] == _EPOCHS
 
+    def scenario(self, rule: str) -> Scenario:
+        """Give what is played under a rule."""
+        chosen = {"name": rule, "defence": str(self.defence)} if rule == "adaptive" else rule
+        return Scenario(
+            task="digits",
+            rule=chosen,
+            attack="backdoor",
+            attackers=_ATTACKERS,
+            rounds=_ROUNDS,
+            seed=self.seed,
+        )
 
-def _compare(console: Console, made: Round) -> None:
-    truth = create("oracle", attackers=made.attackers)(made.updates)
-    plain = _seconds(lambda: made.updates.mean(0))
-    table = _empty_table(made)
-    answers: dict[str, tuple[float, float]] = {}
-    for name in names():
-        rule = _made(name, made)
-        if rule is None:
-            continue
-        aggregation = rule.aggregate(made.updates)
-        far = float((aggregation.update - truth).norm() / truth.norm())
-        accuracy = made.accuracy(aggregation.update)
-        answers[name] = (far, accuracy)
-        seconds = _seconds(partial(rule.aggregate, made.updates))
-        table.add_row(*_row(aggregation, made, far, accuracy, seconds / plain))
-    console.print(table)
-    for sentence in _in_words(answers, made):
-        console.print(sentence, highlight=False)
+    def play(self, rule: str) -> Generator[RoundRecord, None, None]:
+        """Train federatedly under attack, by one rule; a finished run is read again."""
+        return simulate(self.scenario(rule), runs=self.runs)
 
+    def is_played(self, rule: str) -> bool:
+        """Whether a rule's run is finished."""
+        return run_folder(self.scenario(rule), self.runs).is_finished
 
-def _made(name: str, made: Round) -> Rule | None:
-    try:
-        return create(name, attackers=made.attackers) if name == "oracle" else create(name)
-    except FedimmuneError:
-        return None  # a rule that cannot be made without a file, say
+    def write_report(self) -> None:
+        """Put all runs of this seed into one page."""
+        folders = [run_folder(self.scenario(rule), self.runs).path for rule in RULES]
+        write_report(folders, self.report, title="fedimmune: four of ten plant a backdoor")
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    """The shortest of several calls, or the first where that takes long."""
-    best, calls = float("inf"), 0
-    while calls < 4 and (calls == 0 or best < _LONG):
-        start = time.perf_counter()
-        work()
-        best, calls = min(best, time.perf_counter() - start), calls + 1
-    return best
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the model under one rule, as shares from 0 to 1.
+
+    Parameters
+    ----------
+    rule
+        Its name.
+    accuracy
+        Of the last model (ACC).
+    success
+        How often the last model does what the attackers want (ASR).
+    attacker_weight
+        Share of the weight that attackers had, on average; None for a rule without weights.
+    """
+
+    rule: str
+    accuracy: float
+    success: float
+    attacker_weight: float | None
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether the model does what the attackers want more often than not."""
+        return self.success > 0.5
 
 
-def _empty_table(made: Round) -> Table:
-    n, d = made.updates.shape
-    table = Table(
-        title=f"One round, {n} clients, {len(made.attackers)} of them attackers, "
-        f"{d / 1e6:.1f} million parameters: each client's weight in percent",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+def outcome_of(rule: str, records: Sequence[RoundRecord]) -> Outcome:
+    """Sum a run up."""
+    last = records[-1]
+    weights = [each.attacker_weight for each in records if each.attacker_weight is not None]
+    return Outcome(
+        rule=rule,
+        accuracy=last.accuracy,
+        success=last.asr or 0.0,
+        attacker_weight=sum(weights) / len(weights) if weights else None,
     )
-    table.add_column("rule", no_wrap=True)
-    for client in range(n):
-        attacks = client in made.attackers
-        heading = Text(f"{client}{'!' if attacks else ''}", style="bold red" if attacks else "bold")
-        table.add_column(heading, justify="right", min_width=3)
-    table.add_column("from the\noracle", justify="right")
-    table.add_column("accuracy\nafterwards", justify="right")
-    table.add_column("time ×\nmean", justify="right")
-    return table
 
 
-def _row(
-    aggregation: Aggregation, made: Round, far: float, accuracy: float, times: float
-) -> list[Text]:
-    cells = [Text(aggregation.rule, style="cyan")]
-    for client in range(len(made.updates)):
-        weight = None if aggregation.weights is None else aggregation.weights[client]
-        cells.append(_weight_cell(weight, client in made.attackers))
-    distance_style = "green" if far < 0.25 else "yellow" if far < 0.5 else "red"
+def in_words(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Tell who was taken over, who held, and how far the learned rule is from the limit."""
+    rivals = [each for each in outcomes.values() if each.rule != "oracle"]
+    lost = [each for each in rivals if each.is_taken_over]
+    held = [each for each in rivals if not each.is_taken_over]
+    learned, limit = outcomes["adaptive"], outcomes["oracle"]
     return [
-        *cells,
-        Text(f"{far:.3f}", style=distance_style),
-        Text(f"{accuracy:.1%}"),
-        Text(f"{times:.1f}"),
+        f"Taken over: {_listed(lost)} of the images that carry the attackers' pattern are "
+        "classified as they want."
+        if lost
+        else "Taken over: no rule.",
+        f"Held: {_listed(held)} (a model without a backdoor has about {limit.success:.0%}: so many "
+        "images show the attackers' digit anyway)."
+        if held
+        else "Held: no rule.",
+        f"The limit is the oracle, which is told who attacks: ACC {limit.accuracy:.1%}, ASR "
+        f"{limit.success:.1%}. The learned rule, which is not, ends at ACC {learned.accuracy:.1%} "
+        f"and ASR {learned.success:.1%}: {_points(learned.accuracy - limit.accuracy)} and "
+        f"{_points(learned.success - limit.success)} away.",
     ]
 
 
-def _weight_cell(weight: float | None, attacks: bool) -> Text:
-    if weight is None:
-        return Text("·", style="dim")
-    if weight == 0:
-        return Text("0", style="dim")
-    return Text(f"{100 * weight:.0f}", style="bold red" if attacks else "green")
+def _listed(outcomes: Sequence[Outcome]) -> str:
+    return ", ".join(f"{each.rule} {each.success:.1%}" for each in outcomes)
 
 
-def _in_words(answers: dict[str, tuple[float, float]], made: Round) -> list[str]:
-    rivals = {name: answer for name, answer in answers.items() if name not in ("oracle", "mean")}
-    nearest = min(rivals, key=lambda name: rivals[name][0])
-    best = max(rivals, key=lambda name: rivals[name][1])
-    marked = ", ".join(str(client) for client in sorted(made.attackers))
-    (mean_far, mean_accuracy), limit = answers["mean"], answers["oracle"][1]
-    return [
-        f"Clients {marked} (marked !) sent the negative of what they had learned. "
-        "No rule is told so, but the oracle.",
-        f"The plain mean leads to a model of {mean_accuracy:.1%} accuracy where {limit:.1%} could "
-        f"be had; {best} comes closest to that with {rivals[best][1]:.1%}.",
-        "[bold]from the oracle[/]: the distance to the mean of the honest clients, in units of its "
-        f"length. The plain mean is {mean_far:.2f} away; {nearest} is nearest "
-        f"({rivals[nearest][0]:.2f}).",
-        "A · stands for rules that look at single coordinates and weigh nobody. Times are of one "
-        "thread. Another round: [cyan]fedimmune demo --seed 2[/]",
-    ]
+def _points(share: float) -> str:
+    return f"{100 * abs(share):.1f} points"

@@ -19,7 +19,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-import fedimmune.demo
+import fedimmune
 import fedimmune.files
 import fedimmune.on_disk
 from fedimmune import create, names
@@ -849,23 +849,6 @@ def test_rules_as_json_has_the_defaults() -> None:
     assert listed["multi-krum"]["parameters"] == {"attackers": None, "keep": None}
     assert listed["mean"]["parameters"] == {"by_samples": False, "cap": 2.0}
     assert "AISTATS" in listed["mean"]["paper"]
-
-
-def test_demo_shows_every_rule_and_marks_the_attackers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, small in {"_PIXELS": 12, "_HIDDEN": 6, "_SAMPLES": 40, "_TEST_SAMPLES": 50}.items():
-        monkeypatch.setattr(fedimmune.demo, name, small)
-    result = run("demo", "--seed", 4)
-    assert result.exit_code == 0
-    shown = {name for name in names() if f"\n {name} " in result.stdout}
-    assert shown == {*names()} - {"adaptive"}  # which needs a defence, and none was trained
-    attackers = sorted(fedimmune.demo.make_round(4).attackers)
-    assert len(attackers) == 3
-    assert f"Clients {', '.join(map(str, attackers))} (marked !)" in result.stdout
-    assert all(f" {client}! " in result.stdout for client in attackers)
-
-
-def test_demo_takes_no_negative_seed() -> None:
-    assert run("demo", "--seed", -1).exit_code == 2
 
 
 def test_version() -> None:
