@@ -25,6 +25,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 _LEARNING_RATES = {"relational": 1e-3, "paper": 1e-4}
 _BATCH = 32
+_MEMORY = 10.0
+"""How much suspicion of earlier rounds counts: as much as c, so as a score of this round would."""
 
 
 def make_defence(
@@ -34,6 +36,7 @@ def make_defence(
     preset: str | None = None,
     attacks: Sequence[str] | None = None,
     anchor: bool | None = None,
+    memory: bool | None = None,
     epochs: int = 500,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
@@ -54,6 +57,9 @@ def make_defence(
     anchor
         Whether to compare clients with the server's own update; by default where it was recorded
         and the form can.
+    memory
+        Whether the rule adds suspicion up over rounds unless told otherwise; by default in our
+        form and not in the paper's.
     epochs, seed
         Of the training.
     settings
@@ -116,6 +122,7 @@ def make_defence(
         layers=about.layers,
         form=form,
         settings=made.settings.model_dump(),
+        memory=_MEMORY if (form == "relational" if memory is None else memory) else 0.0,
         attacks=tuple(sorted({recording.about.attack for recording in learned} - {"none"})),
         training={"epochs": epochs, "batch": _BATCH, "lr": _LEARNING_RATES[form], "seed": seed},
         recordings=digest_of(learned),

@@ -14,12 +14,13 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune import Scenario, create, simulate
+from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.federation import run_folder
 from fedimmune.files import described, read_description
 from fedimmune.tasks.digits import DigitsNet
-from tests.adaptive.rehearsed import honest_round, negated
+from tests.adaptive.rehearsed import honest_round, negated, recordings
 from tests.rounds import needs_of
 
 STRENGTH = 10.0
@@ -260,3 +261,18 @@ def test_a_simulation_that_was_cut_off_goes_on_to_the_same_bits(tmp_path: Path) 
         assert all(torch.equal(one[key], other[key]) for key in one)
     forgetful = scenario.model_copy(update={"rule": Scenario(rule={**rule, "memory": False}).rule})
     assert bare(simulate(forgetful, workers=1)) != whole
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted", "remembers"),
+    [("relational", None, True), ("relational", False, False), ("paper", None, False)],
+)
+def test_our_form_remembers_unless_told_otherwise(
+    form: str, wanted: bool | None, remembers: bool, tmp_path: Path
+) -> None:
+    made, _ = make_defence(recordings(rounds=2), form=form, memory=wanted, epochs=1)
+    made.save(tmp_path / "made.defence")
+    assert create("adaptive", defence=tmp_path / "made.defence").has_history == remembers
+    for chosen in (False, True):
+        rule = create("adaptive", defence=tmp_path / "made.defence", memory=chosen)
+        assert rule.has_history == chosen

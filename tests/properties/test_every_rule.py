@@ -192,7 +192,8 @@ def test_bad_clients_are_rejected_and_change_nothing(
     base = {key: torch.zeros(shape, dtype=torch.float64) for key, shape in SHAPES.items()}
     models = dict(zip(clients, states, strict=True))
     answer = rule.aggregate(Updates.from_models(models, base))
-    expected = rule.aggregate({clients[i]: as_states(matrix)[i] for i in good})
+    valid = {clients[i]: as_states(matrix)[i] for i in good}
+    expected = rule.aggregate(Updates.from_models(valid, base))
     assert set(answer.rejected) == {clients[i] for i in bad}
     assert all(answer.rejected.values())
     assert answer.weights == expected.weights
