@@ -31,6 +31,8 @@ RULES = ("mean", "median", "krum", "adaptive", "oracle")
 _ATTACKERS = 4
 _ROUNDS = 20
 _EPOCHS = 200
+_USELESS = 0.8
+"""A model that is right on less than this part of what the oracle's is has not held."""
 
 
 class Demo:
@@ -177,15 +179,22 @@ def outcome_of(rule: str, records: Sequence[RoundRecord]) -> Outcome:
 
 def in_words(outcomes: Mapping[str, Outcome]) -> list[str]:
     """Tell who was taken over, who held, and how far the learned rule is from the limit."""
+    learned, limit = outcomes["adaptive"], outcomes["oracle"]
     rivals = [each for each in outcomes.values() if each.rule != "oracle"]
     lost = [each for each in rivals if each.is_taken_over]
-    held = [each for each in rivals if not each.is_taken_over]
-    learned, limit = outcomes["adaptive"], outcomes["oracle"]
-    return [
+    safe = [each for each in rivals if not each.is_taken_over]
+    useless = [each for each in safe if each.accuracy < _USELESS * limit.accuracy]
+    held = [each for each in safe if each not in useless]
+    first = (
         f"Taken over: {_listed(lost)} of the images that carry the attackers' pattern are "
         "classified as they want."
         if lost
-        else "Taken over: no rule.",
+        else "Taken over: no rule."
+    )
+    for each in useless:
+        first += f" Ruined: {each.rule}, right on {each.accuracy:.1%} only."
+    return [
+        first,
         f"Held: {_listed(held)} (a model without a backdoor has about {limit.success:.0%}: so many "
         "images show the attackers' digit anyway)."
         if held

@@ -104,5 +104,12 @@ def test_it_says_so_where_all_held_and_where_none_did() -> None:
     assert in_words(bad)[1] == "Held: no rule."
 
 
+def test_a_ruined_model_has_not_held() -> None:
+    krum = Outcome("krum", 0.108, 0.0, 0.35)
+    first, held, _ = in_words({**OUTCOMES, "krum": krum})
+    assert first.endswith("Ruined: krum, right on 10.8% only.")
+    assert "krum" not in held
+
+
 def test_no_negative_seed() -> None:
     assert CliRunner().invoke(app, ["demo", "--seed", "-1"]).exit_code == 2
