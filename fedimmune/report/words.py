@@ -169,7 +169,19 @@ def _comparison(setting: Setting) -> list[str]:
     if len(rivals) > 1:
         worst, score = rivals[-1]
         said.append(f"Last is {worst.label} with {percent(score)}.")
-    return [*said, *_where_weight_went(setting)]
+    return [*said, *_taken_over(setting), *_where_weight_went(setting)]
+
+
+def _taken_over(setting: Setting) -> list[str]:
+    """Name the rules whose models do what the attackers want more often than not."""
+    if not setting.knows_truth or not any(run.attackers for run in setting.runs):
+        return []
+    successes = {line.label: line_figures(setting, line)["asr"].mean for line in setting.lines}
+    lost = [f"{label} ({percent(asr)})" for label, asr in successes.items() if (asr or 0) > 0.5]
+    if lost:
+        return [f"The attackers get their way more often than not under {listed(lost)}."]
+    known = any(asr is not None for asr in successes.values())
+    return ["Under no rule do the attackers get their way more often than not."] if known else []
 
 
 def _best(rivals: list[tuple[Line, float]], oracle: float | None, what: str) -> str:

@@ -144,6 +144,20 @@ def test_a_run_in_words(tmp_path: Path) -> None:
     assert "In 1 round the model stayed as it was: two lines <b>." in said
 
 
+def test_rules_that_were_taken_over_are_named(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / rule, scenario_of(rule)) for rule in ("mean", "krum", "oracle")]
+    shown = visible_text(page(tmp_path, *runs))
+    last = {run.name: RunFolder(run).records()[-1].asr or 0 for run in runs}
+    lost = sorted(f"{rule} ({asr:.1%})" for rule, asr in last.items() if asr > 0.5)
+    if lost:
+        assert "get their way more often than not under" in shown
+        assert all(name in shown for name in lost)
+    else:
+        assert "Under no rule do the attackers get their way" in shown
+    honest = [make_run(tmp_path / f"none-{r}", scenario_of(r, "none")) for r in ("mean", "krum")]
+    assert "get their way" not in visible_text(page(tmp_path, *honest))
+
+
 def test_an_unfinished_run_is_reported_and_said_to_be(tmp_path: Path) -> None:
     make_run(tmp_path / "run", scenario_of(rounds=20), played=5)
     said = visible_text(page(tmp_path))
