@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format test-data test-browser bench bench-rules bench-simulate clean
+.PHONY: help install demo test lint format test-data test-browser bench bench-rules bench-simulate picture clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -61,6 +61,9 @@ bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-
 
 bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench-simulate.json
 	$(BIN)/python -m benchmarks.simulate
+
+picture: $(VENV)/.dev ## draw the README's picture from the demo's runs
+	$(BIN)/python docs/picture.py
 
 clean: ## remove .venv and build
 	rm -rf $(VENV) build

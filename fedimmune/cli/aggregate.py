@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
-from fedimmune.cli.app import app
-from fedimmune.cli.terminal import console, read_setting, remarks
+from fedimmune.cli.app import command
+from fedimmune.cli.completion import RULES, one_of
+from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.stopping import ANEW, on_stop
+from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
 from fedimmune.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -21,18 +22,27 @@ if TYPE_CHECKING:
 __all__ = ["aggregate"]
 
 
-@app.command()
+@command(
+    "fedimmune aggregate --global base.safetensors client-*.safetensors",
+    "fedimmune aggregate --rule krum --set attackers=2 --global base.safetensors \\",
+    "    client-*.safetensors -o next.safetensors",
+    "fedimmune aggregate --updates --rule foolsgold --history seen u-*.safetensors",
+)
 def aggregate(
-    files: Annotated[
-        list[Path], typer.Argument(help="One safetensors file a client; its stem is the id.")
-    ],
-    rule: Annotated[str, typer.Option(help="The rule; `fedimmune rules` lists them.")] = "median",
+    files: Annotated[list[Path], typer.Argument(hidden=True)],
+    rule: Annotated[
+        str,
+        typer.Option(help="The rule; `fedimmune rules` lists them.", autocompletion=one_of(RULES)),
+    ] = "median",
     global_model: Annotated[
-        Path | None, typer.Option("--global", help="The model that the clients started from.")
+        Path | None,
+        typer.Option("--global", metavar="FILE", help="The model that the clients started from."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Where to write the next model. Default: nowhere."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where the next model goes. [default: nowhere]"
+        ),
     ] = None,
     updates: Annotated[
         bool, typer.Option("--updates", help="The files hold differences to the global model.")
@@ -47,11 +57,14 @@ def aggregate(
     ] = None,
     samples: Annotated[
         Path | None,
-        typer.Option(help="JSON file: how many samples each client says it has, by id."),
+        typer.Option(metavar="FILE", help="JSON: how many samples each client says it has, by id."),
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="Where foolsgold or adaptive keep what they remember of clients by id."),
+        typer.Option(
+            metavar="FILE",
+            help="Where foolsgold or adaptive keep what they remember of clients by id.",
+        ),
     ] = None,
     defence: Annotated[
         Path | None,
@@ -65,7 +78,8 @@ def aggregate(
             "compare clients with it.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Aggregate client files into the next global model.
 
@@ -73,9 +87,6 @@ def aggregate(
 
     Files are read in blocks, so a round may be larger than memory. A damaged, odd or NaN file is
     rejected by name and the rest is aggregated. The output is replaced whole or not at all.
-
-    Example: fedimmune aggregate --rule krum --set attackers=2 --global base.safetensors
-    client-*.safetensors -o next.safetensors
     """
     parameters = dict(_setting(rule, text) for text in settings or [])
     if defence is not None:
@@ -89,8 +100,10 @@ def aggregate(
         )
     from fedimmune.on_disk import aggregate_files
 
-    with _progress() as progress:
-        task = progress.add_task(made.name, total=None)
+    notes = remarks(quiet=quiet)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with on_stop(ANEW), progress(notes, *columns, TimeRemainingColumn()) as bars:
+        task = bars.add_task(made.name, total=None)
         aggregation = aggregate_files(
             made,
             files,
@@ -101,32 +114,16 @@ def aggregate(
             samples=_read_samples(samples),
             history=history,
             anchor=anchor,
-            on_start=lambda total: progress.update(task, total=total),
-            on_read=lambda count: progress.advance(task, count),
+            on_start=lambda total: bars.update(task, total=total),
+            on_read=lambda count: bars.advance(task, count),
         )
     if as_json:
         written = {"output": None if output is None else str(output)}
         typer.echo(json.dumps({**aggregation.to_json(), **written}, indent=2))
         return
     console().print(aggregation)
-    if output is not None:
-        typer.echo(f"wrote {output}", err=True)
-    else:
-        typer.echo("nothing written: give -o FILE for the next model", err=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    error = remarks()
-    with Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=error,
-        transient=True,
-        disable=not error.is_terminal,
-    ) as progress:
-        yield progress
+    nowhere = "nothing written: give -o FILE for the next model"
+    say(notes, nowhere if output is None else f"wrote {output}")
 
 
 def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:

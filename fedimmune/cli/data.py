@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from fedimmune.cli.app import app
-from fedimmune.cli.options import DataFolder
-from fedimmune.cli.terminal import console, read_setting, remarks
+from fedimmune.cli.app import command
+from fedimmune.cli.completion import TASKS, one_of
+from fedimmune.cli.options import AsJson, DataFolder, Quiet
+from fedimmune.cli.stopping import on_stop
+from fedimmune.cli.terminal import console, read_setting, remarks, say
 
 if TYPE_CHECKING:
     from fedimmune.tasks import Data, Samples
@@ -20,27 +23,34 @@ __all__ = ["data"]
 _STYLES = {"whole": "green", "differs": "yellow", "missing": "red", "unknown": "dim"}
 
 
-@app.command()
+@command(
+    "fedimmune data digits",
+    "fedimmune data mnist --data DIR",
+    "fedimmune data imdb --set vectors=FILE --json",
+)
 def data(
-    task: Annotated[str, typer.Argument(help="The task whose data it is: `fedimmune tasks`.")],
+    task: Annotated[str, typer.Argument(hidden=True, autocompletion=one_of(TASKS))],
     place: DataFolder = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the task. Repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Prepare the data set of TASK and check it; what is missing is downloaded.
+    """Prepare the data set of a task and check it; what is missing is downloaded.
 
-    Example: fedimmune data mnist --data DIR
+    TASK is one that `fedimmune tasks` lists, or module:Class.
     """
     from fedimmune.tasks import create, data_folder, load_data
+    from fedimmune.tasks.progress import unwatched
 
     made = create(task, **dict(read_setting(text) for text in settings or []))
     folder = data_folder(place)
-    remarks().print(f"loading {made.name} from {folder} …", highlight=False, soft_wrap=True)
-    loaded = load_data(made, folder)
-    sources = made.check(folder)
+    say(remarks(quiet=quiet), f"loading {made.name} from {folder} …")
+    with on_stop("files that are whole are kept; the same command goes on"), unwatched(quiet):
+        loaded = load_data(made, folder)
+        sources = made.check(folder)
     found = _described(loaded)
     if as_json:
         checked = [
@@ -49,21 +59,27 @@ def data(
         ]
         typer.echo(json.dumps({"task": task, "folder": str(folder), **found, "files": checked}))
         return
-    table = Table(title=f"{task} in {folder}", title_justify="left")
+    out = console()
+    say(out, f"{task} in {folder}")
+    out.print(_table(found))
+    for each in sources:
+        detail = f" ({each.detail})" if each.detail else ""
+        verdict = Text(f"{each.verdict:<7}", _STYLES[each.verdict])
+        say(out, verdict.append(f"  {each.path}{detail}", "default"))
+    if loaded.file is not None:
+        say(out, f"prepared in {loaded.file}")
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table()
     for heading in ("", "samples", "shape", "classes", "samples a class"):
-        table.add_column(heading, justify="left" if not heading else "right")
+        table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
     for part, row in found["parts"].items():
         fewest, most = min(row["by_class"]), max(row["by_class"])
         span = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         shape = "×".join(str(size) for size in row["shape"])
         table.add_row(part, f"{row['samples']:,}", shape, str(found["classes"]), span)
-    console().print(table)
-    for each in sources:
-        detail = f" ({each.detail})" if each.detail else ""
-        verdict = f"[{_STYLES[each.verdict]}]{each.verdict:<7}[/]"
-        console().print(f"{verdict}  {each.path}{detail}", highlight=False, soft_wrap=True)
-    if loaded.file is not None:
-        console().print(f"prepared in {loaded.file}", highlight=False, soft_wrap=True)
+    return table
 
 
 def _described(loaded: Data) -> dict[str, Any]:

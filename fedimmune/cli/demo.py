@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from fedimmune.cli.app import app
-from fedimmune.cli.terminal import console, remarks
+from fedimmune.cli.app import command
+from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.stopping import on_stop
+from fedimmune.cli.terminal import console, progress, remarks, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from rich.console import Console
 
     from fedimmune.demo import Demo, Outcome
     from fedimmune.runs import RoundRecord
@@ -24,7 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 
-@app.command()
+@command(
+    "fedimmune demo",
+    "fedimmune demo --seed 2",
+    "fedimmune demo -o DIR --json --quiet",
+)
 def demo(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Where everything is kept.")
@@ -35,13 +45,13 @@ def demo(
     force: Annotated[
         bool, typer.Option("--force", help="Do anew what an earlier call has done.")
     ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """The whole story on bundled data, in minutes: rehearse, learn, be attacked, compare.
 
     Ten clients learn handwritten digits; four of them plant a backdoor. A defence is trained on
     rehearsals on the server's own data, and the same federation is played under five rules.
-
-    Example: fedimmune demo --seed 2
     """
     from fedimmune.demo import RULES, Demo, in_words, outcome_of
 
@@ -50,7 +60,9 @@ def demo(
     if force:
         played.forget()
     reused = []
-    with _Steps() as steps:
+    again = "the same command without --force" if force else "the same command"
+    notes = remarks(quiet=quiet)
+    with on_stop(f"{again} goes on from there ({output})"), _Steps(notes) as steps:
         if not played.rehearse(steps.begin("rehearsing attacks on the server's data")):
             reused.append("the rehearsals")
         if not played.learn(steps.begin("training the defence on them")):
@@ -59,14 +71,20 @@ def demo(
         outcomes = {rule: outcome_of(rule, _play(played, rule, steps)) for rule in RULES}
         if known:
             reused.append(f"the runs of {', '.join(known)}")
-    played.write_report()
-    console().print(_table(outcomes.values()))
+        played.write_report()
+    if as_json:
+        rows = [asdict(each) for each in outcomes.values()]
+        facts = {"output": str(output), "seed": seed, "report": str(played.report), "rules": rows}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    out = console()
+    out.print(_table(outcomes.values()))
     for sentence in in_words(outcomes):
-        console().print(sentence, highlight=False, soft_wrap=True)
-    typer.echo(f"\nThe whole story, to look at: {played.report}")
+        say(out, sentence)
+    say(out, f"\nThe whole story, to look at: {played.report}")
     if reused:
-        typer.echo(f"From an earlier call: {'; '.join(reused)}. --force does everything anew.")
-    typer.echo(f"{time.perf_counter() - began:.0f} seconds")
+        say(notes, f"From an earlier call: {'; '.join(reused)}. --force does everything anew.")
+    say(notes, f"{time.perf_counter() - began:.0f} seconds")
 
 
 def _play(played: Demo, rule: str, steps: _Steps) -> list[RoundRecord]:
@@ -82,14 +100,15 @@ def _play(played: Demo, rule: str, steps: _Steps) -> list[RoundRecord]:
 class _Steps:
     """Shows one bar a step on a terminal, one line a step elsewhere."""
 
-    def __init__(self) -> None:
-        self._bars = Progress(
+    def __init__(self, notes: Console) -> None:
+        self._notes = notes
+        self._bars = progress(
+            notes,
             TextColumn("{task.description:<44}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=remarks(),
-            disable=not remarks().is_terminal,
+            transient=False,
         )
 
     def __enter__(self) -> Self:
@@ -103,7 +122,7 @@ class _Steps:
         """Begin a step; the answer is told how far it is."""
         bar = self._bars.add_task(what, total=None)
         if self._bars.disable:
-            remarks().print(what, highlight=False)
+            say(self._notes, what)
 
         def tell(done: int, total: int) -> None:
             self._bars.update(bar, completed=done, total=total)
@@ -114,9 +133,12 @@ class _Steps:
 def _table(outcomes: Iterable[Outcome]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("rule", no_wrap=True)
-    table.add_column("right on clean\nimages (ACC)", justify="right")
-    table.add_column("does what attackers\nwant (ASR)", justify="right")
-    table.add_column("weight on\nattackers", justify="right")
+    for heading in (
+        "right on clean\nimages (ACC)",
+        "does what attackers\nwant (ASR)",
+        "weight on\nattackers",
+    ):
+        table.add_column(heading, justify="right", overflow="fold")
     for each in outcomes:
         weight = each.attacker_weight
         table.add_row(

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -17,6 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from fedimmune.cli.terminal import progress, say
 from fedimmune.federation import Observer
 
 if TYPE_CHECKING:
@@ -53,16 +53,14 @@ class Display(Observer):
         self._weighs = False
         self._before = 0
         self._began = time.perf_counter()
-        self._bar = Progress(
+        self._bar = progress(
+            remarks,
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=remarks,
-            transient=True,
-            disable=not remarks.is_terminal,
         )
         self._rounds: TaskID | None = None
         self._within: TaskID | None = None
@@ -87,7 +85,7 @@ class Display(Observer):
         self._rounds = self._bar.add_task("rounds", total=self._scenario.rounds, completed=finished)
         self._within = self._bar.add_task("training", total=None)
         if finished:
-            self._remarks.print(f"going on after round {finished}", highlight=False)
+            say(self._remarks, f"going on after round {finished}")
 
     def progress(self, phase: str, done: int, total: int) -> None:
         if self._within is not None:
@@ -110,18 +108,23 @@ class Display(Observer):
             if record.error:
                 self._print(Text(f"       the model stays as it was: {record.error}", "yellow"))
 
+    @property
+    def shown(self) -> int:
+        """How many rounds were shown."""
+        return len(self._records)
+
     def finish(self, folder: RunFolder) -> None:
         """Say what came of it, and where it is kept."""
         if not self._silent:
             for sentence in self._in_words(self._records[-1]):
-                self._out.print(sentence, highlight=False, soft_wrap=True)
+                say(self._out, sentence)
         played = len(self._records) - self._before
         how = (
             f"{_counted(played, 'round')} in {time.perf_counter() - self._began:.0f} s"
             if self._rounds is not None
             else "finished before; --force runs it anew"
         )
-        self._remarks.print(f"{folder.path} ({how})", highlight=False, soft_wrap=True)
+        say(self._remarks, f"{folder.path} ({how})")
 
     # ---------------------------------------------------------------- lines
 
@@ -130,7 +133,7 @@ class Display(Observer):
         console = (
             self._bar.console if self._out.is_terminal and not self._bar.disable else self._out
         )
-        console.print(line, highlight=False, soft_wrap=True)
+        say(console, line)
 
     def _heading(self) -> None:
         s = self._scenario

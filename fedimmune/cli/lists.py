@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedimmune.cli.app import app
+from fedimmune.cli.app import command
 from fedimmune.cli.terminal import console
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ _BY = {
 }
 """What a default that is None depends on."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
+AsJsonList = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
 
 
-@app.command()
-def rules(as_json: AsJson = False) -> None:
+@command("fedimmune rules", "fedimmune rules --json")
+def rules(as_json: AsJsonList = False) -> None:
     """List the rules with their parameters and papers."""
     from fedimmune.rules import find, names
 
@@ -38,8 +38,8 @@ def rules(as_json: AsJson = False) -> None:
     _list("rule", "what it gives", found, facts, as_json)
 
 
-@app.command()
-def attacks(as_json: AsJson = False) -> None:
+@command("fedimmune attacks", "fedimmune attacks --json")
+def attacks(as_json: AsJsonList = False) -> None:
     """List the attacks with their parameters and papers."""
     from fedimmune.attacks import find, names
 
@@ -51,8 +51,8 @@ def attacks(as_json: AsJson = False) -> None:
     _list("attack", "what an attacker does", found, facts, as_json)
 
 
-@app.command()
-def tasks(as_json: AsJson = False) -> None:
+@command("fedimmune tasks", "fedimmune tasks --json")
+def tasks(as_json: AsJsonList = False) -> None:
     """List the tasks with their parameters, recipes and data."""
     from fedimmune.tasks import find, names
 

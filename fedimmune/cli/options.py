@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["DataFolder"]
+__all__ = ["AsJson", "DataFolder", "Quiet"]
 
 DataFolder = Annotated[
     Path | None,
@@ -16,4 +16,10 @@ DataFolder = Annotated[
         metavar="DIR",
         help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]",
     ),
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result alone: no progress, no remarks.")
 ]

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
-from fedimmune.cli.app import app
-from fedimmune.cli.options import DataFolder
-from fedimmune.cli.terminal import read_setting, remarks
+from fedimmune.cli.app import command
+from fedimmune.cli.completion import ATTACKS, RULES, TASKS, listed, one_of
+from fedimmune.cli.options import AsJson, DataFolder, Quiet
+from fedimmune.cli.stopping import on_stop
+from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from fedimmune.federation.plan import Family
+    from fedimmune.federation.rehearsal import Rehearsal
     from fedimmune.federation.scenario import Scenario
     from fedimmune.tasks import Data
 
@@ -34,14 +39,26 @@ _MOST_EPOCHS = 6
 _PAPER_FOLLOWS = ("mean", "geometric-median", "median", "multi-krum")
 
 
-@app.command()
+@command(
+    "fedimmune record -o recordings",
+    "fedimmune record --task mnist --attacks backdoor --data DIR -o recordings",
+    "fedimmune record --attackers 0,4 --runs 2 --rounds 10 -o recordings",
+    "fedimmune record --family --range shift=0-8 -o recordings",
+)
 def record(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Where recordings go.")
     ],
-    task: Annotated[str, typer.Option(help="What is learned: `fedimmune tasks`.")] = "digits",
+    task: Annotated[
+        str,
+        typer.Option(help="What is learned: `fedimmune tasks`.", autocompletion=one_of(TASKS)),
+    ] = "digits",
     attacks: Annotated[
-        str, typer.Option(help="Kinds of attack to rehearse, with commas between.")
+        str,
+        typer.Option(
+            help="Kinds of attack to rehearse, with commas between.",
+            autocompletion=listed(ATTACKS),
+        ),
     ] = "backdoor,omniscient",
     attackers: Annotated[
         str, typer.Option(help="How many attack: a list such as 0-4 or 0,2,4.")
@@ -51,7 +68,10 @@ def record(
     ] = 3,
     follow: Annotated[
         str | None,
-        typer.Option(help="Rules whose global model is followed. [default: oracle]"),
+        typer.Option(
+            help="Rules whose global model is followed. [default: oracle]",
+            autocompletion=listed(RULES),
+        ),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How many. [default: the task's]")
@@ -66,7 +86,10 @@ def record(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="`paper`: three runs, four trajectories, all rounds, as the paper has."),
+        typer.Option(
+            help="`paper`: three runs, four trajectories, all rounds, as the paper has.",
+            autocompletion=one_of(("paper",)),
+        ),
     ] = None,
     family: Annotated[
         bool,
@@ -91,20 +114,20 @@ def record(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Rehearsals at a time. [default: one a core]")
     ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Rehearse attacks on the server's own data, and record what a defence learns from.
 
     Each round is kept as inner products of the updates, layer by layer, and who attacked: no update
     of anyone. What is recorded already is not rehearsed again, so an interrupted command goes on.
-
-    Example: fedimmune record --task mnist --attacks backdoor,omniscient -o recordings
     """
     from fedimmune.federation.plan import plan
     from fedimmune.federation.pool import usable_cores
-    from fedimmune.federation.rehearsal import Rehearsal
     from fedimmune.federation.rehearsal import record as carry_out
     from fedimmune.federation.scenario import Scenario, changed
     from fedimmune.tasks import data_folder, load_data
+    from fedimmune.tasks.progress import unwatched
 
     if preset not in {None, "paper"}:
         raise ParameterError(f"there is no preset {preset!r}; there is paper")
@@ -113,7 +136,8 @@ def record(
     whatever_the_attack = {name: base[name] for name in base if name != "attack"}
     first = Scenario(**whatever_the_attack)  # says what is wrong before anything is loaded
     made = first.make_task()
-    loaded = load_data(made, data_folder(data))
+    with on_stop("the same command goes on"), unwatched(quiet):
+        loaded = load_data(made, data_folder(data))
     rehearsals = plan(
         base,
         loaded.facts,
@@ -125,38 +149,71 @@ def record(
         family=_family(ranges) if family or ranges else None,
         seed=seed,
     )
-    there = sum((output / each.file_name).is_file() for each in rehearsals)
-    console = remarks()
-    if there:
-        console.print(f"{there} of {len(rehearsals)} are recorded already", highlight=False)
-    with Progress(
-        TextColumn("rehearsals"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.description}"),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
-        bar = progress.add_task("", total=len(rehearsals), completed=there)
-
-        def done(rehearsal: Rehearsal) -> None:
-            progress.update(bar, advance=1, description=rehearsal.scenario.title)
-            if progress.disable:
-                console.print(f"recorded {rehearsal.file_name}", highlight=False, soft_wrap=True)
-
+    watched = _Watched(rehearsals, output, remarks(quiet=quiet))
+    with on_stop(watched.kept), watched:
         carry_out(
             rehearsals,
             output,
             made,
             loaded,
             workers=workers or usable_cores(),
-            on_done=done,
+            on_done=watched.done,
         )
     size = sum(file.stat().st_size for file in output.glob("*.recording"))
-    typer.echo(f"{output}: {len(rehearsals)} rehearsals, {size / 1e6:.1f} MB")
+    if as_json:
+        facts = {"output": str(output), "rehearsals": len(rehearsals), "recorded": watched.new}
+        typer.echo(json.dumps({**facts, "bytes": size}, indent=2))
+    else:
+        say(console(), f"{output}: {len(rehearsals)} rehearsals, {size / 1e6:.1f} MB")
+
+
+class _Watched:
+    """Shows rehearsals as they are done: a bar on a terminal, one line each elsewhere."""
+
+    def __init__(self, rehearsals: Sequence[Rehearsal], folder: Path, notes: Console) -> None:
+        self._rehearsals, self._folder, self._notes = rehearsals, folder, notes
+        self._before = self._there()
+        self._bars = progress(
+            notes,
+            TextColumn("rehearsals"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.description}"),
+            transient=False,
+        )
+
+    def __enter__(self) -> Self:
+        total = len(self._rehearsals)
+        if self._before:
+            say(self._notes, f"{self._before} of {total} are recorded already")
+        self._bars.start()
+        self._bar = self._bars.add_task("", total=total, completed=self._before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def done(self, rehearsal: Rehearsal) -> None:
+        """One more is recorded."""
+        self._bars.update(self._bar, advance=1, description=rehearsal.scenario.title)
+        if self._bars.disable:
+            say(self._notes, f"recorded {rehearsal.file_name}")
+
+    def kept(self) -> str:
+        """What there is, should it end now."""
+        done = f"{self._there()} of {len(self._rehearsals)} rehearsals are recorded"
+        return f"{done}, and the same command goes on with the others"
+
+    @property
+    def new(self) -> int:
+        """How many were not there before."""
+        return self._there() - self._before
+
+    def _there(self) -> int:
+        return sum((self._folder / each.file_name).is_file() for each in self._rehearsals)
 
 
 def _list(text: str) -> list[str]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedimmune.cli.app import app
+from fedimmune.cli.app import command
+from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.stopping import ANEW, on_stop
+from fedimmune.cli.terminal import remarks, say
 
 __all__ = ["report"]
 
 
-@app.command()
+@command(
+    "fedimmune report runs",
+    "fedimmune report runs/RUN-1 runs/RUN-2 -o comparison.html --title 'Two rules'",
+    "fedimmune report runs --figures figures",
+)
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN…", help="Run folders, or folders of runs: all runs in them."),
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", hidden=True)],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="Where the report goes.")
     ] = Path("report.html"),
@@ -28,18 +33,25 @@ def report(
             metavar="DIR", help="Write the pictures as PNG and PDF for a paper too (an extra)."
         ),
     ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Report on a run, or compare many, in one HTML file.
 
+    RUN... are run folders, or folders of runs, which stand for all runs in them.
+
     The file needs nothing besides itself: it makes no network request. Runs that differ in rule and
     seed alone are compared with each other; others have a section each.
-
-    Example: fedimmune report runs -o report.html
     """
     from fedimmune.report import write_figures, write_report
 
-    place = write_report(runs, output, title=title)
-    typer.echo(f"wrote {output} ({place.stat().st_size / 1e6:.1f} MB)", err=True)
+    notes = remarks(quiet=quiet or as_json)
+    with on_stop(ANEW):
+        size = write_report(runs, output, title=title).stat().st_size
+        say(notes, f"wrote {output} ({size / 1e6:.1f} MB)")
+        drawn = [] if figures is None else write_figures(runs, figures)
     if figures is not None:
-        written = write_figures(runs, figures)
-        typer.echo(f"wrote {len(written)} figures to {figures}", err=True)
+        say(notes, f"wrote {len(drawn)} figures to {figures}")
+    if as_json:
+        written = {"output": str(output), "bytes": size, "figures": [str(file) for file in drawn]}
+        typer.echo(json.dumps(written, indent=2))

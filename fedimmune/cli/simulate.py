@@ -8,39 +8,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedimmune.cli.app import app
-from fedimmune.cli.options import DataFolder
-from fedimmune.cli.terminal import console, read_setting, remarks
+from fedimmune.cli.app import command
+from fedimmune.cli.completion import ATTACKS, RULES, TASKS, one_of
+from fedimmune.cli.options import DataFolder, Quiet
+from fedimmune.cli.stopping import on_stop
+from fedimmune.cli.terminal import console, read_setting, remarks, say
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
     from fedimmune.federation import Scenario
+    from fedimmune.runs import RunFolder
 
 __all__ = ["simulate"]
 
 
-@app.command()
+@command(
+    "fedimmune simulate --rule median --attack backdoor --attackers 4",
+    "fedimmune simulate --rule adaptive --defence digits.defence --attack backdoor",
+    "fedimmune simulate --task mnist --rule krum --attack backdoor --attackers 3 \\",
+    "    --set attack.shift_x=20 --workers 2",
+    "fedimmune simulate scenario.toml --seed 2 --quiet",
+)
 def simulate(
-    scenario_file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[SCENARIO]", help="A scenario in TOML, or a run's folder, to start from."
-        ),
-    ] = None,
+    scenario_file: Annotated[Path | None, typer.Argument(metavar="[SCENARIO]", hidden=True)] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="What is learned: `fedimmune tasks`, or module:Class. [default: digits]"),
+        typer.Option(
+            help="What is learned: `fedimmune tasks`, or module:Class. [default: digits]",
+            autocompletion=one_of(TASKS),
+        ),
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Option(help="How the server aggregates: `fedimmune rules`. [default: mean]"),
+        typer.Option(
+            help="How the server aggregates: `fedimmune rules`. [default: mean]",
+            autocompletion=one_of(RULES),
+        ),
     ] = None,
     defence: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="The defence of the rule `adaptive`: `fedimmune train`."),
     ] = None,
     attack: Annotated[
-        str | None, typer.Option(help="What attackers do: `fedimmune attacks`. [default: none]")
+        str | None,
+        typer.Option(
+            help="What attackers do: `fedimmune attacks`. [default: none]",
+            autocompletion=one_of(ATTACKS),
+        ),
     ] = None,
     attackers: Annotated[
         int | None, typer.Option(help="How many attack. [default: 4 in 10 under an attack]")
@@ -73,6 +87,7 @@ def simulate(
         Path | None,
         typer.Option(metavar="DIR", help="Write scalars for TensorBoard too (an extra)."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train federatedly under attack and keep the run.
 
@@ -80,9 +95,6 @@ def simulate(
 
     A run that was interrupted goes on from its last finished round; one that is finished is shown
     again. The same scenario gives the same bits, whatever the number of workers.
-
-    Example: fedimmune simulate --task mnist --rule krum --attack backdoor --attackers 3
-    --set attack.shift_x=20
     """
     named = {
         "task": task,
@@ -102,17 +114,22 @@ def simulate(
             raise ParameterError(f"{name} is given twice: {known!r} and {value!r}")
         changes[name] = value
     scenario = _scenario(scenario_file, changes)
+    notes = remarks(quiet=quiet)
     if attackers and not scenario.attackers:
-        remarks().print(f"nobody attacks: --attackers {attackers} needs an --attack too")
+        say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")
 
     from fedimmune.cli.display import Display
     from fedimmune.cli.scalars import scalars
     from fedimmune.federation import run_folder
     from fedimmune.federation import simulate as play
+    from fedimmune.tasks.progress import unwatched
 
     folder = run_folder(scenario, runs)
     with ExitStack() as stack:
-        display = stack.enter_context(Display(scenario, console(), remarks(), silent=as_json))
+        display = Display(scenario, console(), notes, silent=as_json)
+        stack.enter_context(on_stop(lambda: _kept(folder, display.shown, force=force)))
+        stack.enter_context(unwatched(quiet))
+        stack.enter_context(display)
         write = stack.enter_context(scalars(tensorboard, folder.path.name))
         records = play(
             scenario, data=data, runs=runs, workers=workers, force=force, observer=display
@@ -124,6 +141,14 @@ def simulate(
             display.show(record)
             write(record)
     display.finish(folder)
+
+
+def _kept(folder: RunFolder, shown: int, *, force: bool) -> str:
+    again = "the same command without --force" if force and shown else "the same command"
+    # Stopped while it was loading, nothing was shown of a run that goes on.
+    finished = shown if shown or force else len(folder.records())
+    how = f"goes on after round {finished}" if finished else "begins anew"
+    return f"{again} {how} ({folder.path})"
 
 
 def _scenario(file: Path | None, changes: dict[str, Any]) -> Scenario:

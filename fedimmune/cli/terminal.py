@@ -9,13 +9,15 @@ import sys
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+from rich.text import Text
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["console", "read_setting", "remarks"]
+__all__ = ["console", "progress", "read_setting", "remarks", "say"]
 
-_WIDE = 140
-"""Columns of a table that goes to a file or a pipe, where nothing tells the width."""
+_UNLIMITED = 10_000
+"""Columns of a table that goes to a file or a pipe: every row is one line, and nothing is cut."""
 
 
 def console() -> Console:
@@ -24,12 +26,23 @@ def console() -> Console:
         sys.stdout.reconfigure(errors="replace")  # a terminal without β and █ gets a ? there
     found = Console()
     known = found.is_terminal or "COLUMNS" in os.environ
-    return found if known else Console(width=_WIDE)
+    return found if known else Console(width=_UNLIMITED)
 
 
-def remarks() -> Console:
-    """Where progress and remarks go: standard error."""
-    return Console(stderr=True)
+def remarks(*, quiet: bool = False) -> Console:
+    """Where progress and remarks go: standard error, or nowhere."""
+    return Console(stderr=True, quiet=quiet)
+
+
+def say(out: Console, words: str | Text) -> None:
+    """Print a line as it is, however long it is."""
+    out.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def progress(out: Console, *columns: str | ProgressColumn, transient: bool = True) -> Progress:
+    """Give bars that are shown on a terminal, unless it is to be quiet."""
+    unseen = out.quiet or not out.is_terminal
+    return Progress(*columns, console=out, transient=transient, disable=unseen)
 
 
 def read_setting(text: str) -> tuple[str, Any]:

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedimmune.cli.app import app
-from fedimmune.cli.terminal import console, read_setting, remarks
+from fedimmune.cli.app import command
+from fedimmune.cli.completion import ATTACKS, FORMS, listed, one_of
+from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.stopping import ANEW, on_stop
+from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
 
 if TYPE_CHECKING:
     from fedimmune.adaptive.training import Epoch
@@ -18,22 +21,34 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 
-@app.command()
+@command(
+    "fedimmune train recordings -o digits.defence",
+    "fedimmune train recordings -o digits.defence --attacks backdoor --epochs 200",
+    "fedimmune train recordings -o paper.defence --form paper --preset authors",
+)
 def train(
-    recordings: Annotated[
-        list[Path], typer.Argument(help="Folders or files that `fedimmune record` wrote.")
-    ],
+    recordings: Annotated[list[Path], typer.Argument(hidden=True)],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="Where the defence goes.")
     ],
     form: Annotated[
-        str, typer.Option(help="`relational`, the form we ship, or `paper`.")
+        str,
+        typer.Option(
+            help="`relational`, the form we ship, or `paper`.", autocompletion=one_of(FORMS)
+        ),
     ] = "relational",
     preset: Annotated[
-        str | None, typer.Option(help="Of the paper's form: `paper` or `authors`. [default: paper]")
+        str | None,
+        typer.Option(
+            help="Of the paper's form: `paper` or `authors`. [default: paper]",
+            autocompletion=one_of(("paper", "authors")),
+        ),
     ] = None,
     attacks: Annotated[
-        str | None, typer.Option(help="Learn these kinds alone, with commas between.")
+        str | None,
+        typer.Option(
+            help="Learn these kinds alone, with commas between.", autocompletion=listed(ATTACKS)
+        ),
     ] = None,
     anchor: Annotated[
         bool | None,
@@ -50,14 +65,13 @@ def train(
             "--set", metavar="NAME=VALUE", help="A setting of the form, such as c=5. Repeatable."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a defence on recordings: run after run but the last, which validates it.
 
     RECORDINGS are folders or files that `fedimmune record` wrote. The best validation epoch is
     kept. Beside FILE, FILE.curve.csv has the learning curve.
-
-    Example: fedimmune train recordings -o mnist.defence
     """
     from fedimmune.adaptive.making import make_defence
     from fedimmune.adaptive.recordings import read_recordings
@@ -65,19 +79,18 @@ def train(
     from fedimmune.files import writable
 
     writable(output)
-    found = read_recordings(recordings)
-    bar = Progress(
+    notes = remarks(quiet=quiet)
+    bar = progress(
+        notes,
         TextColumn("epochs"),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
-        console=remarks(),
-        transient=True,
-        disable=not remarks().is_terminal,
     )
-    with bar:
+    with on_stop(ANEW), bar:
+        found = read_recordings(recordings)
         task = bar.add_task("", total=epochs)
 
         def tell(epoch: Epoch) -> None:
@@ -95,20 +108,20 @@ def train(
             settings=dict(read_setting(text) for text in settings or []),
             on_epoch=tell,
         )
-    defence.save(output)
-    write_curve(curve, output)
+        defence.save(output)
+        write_curve(curve, output)
     if as_json:
         typer.echo(defence.about.model_dump_json(indent=2))
         return
     console().print(_table(defence.about.validation))
     best = min(curve, key=lambda epoch: epoch.validation)
-    typer.echo(f"wrote {output} (epoch {best.number} of {len(curve)})", err=True)
+    say(notes, f"wrote {output} (epoch {best.number} of {len(curve)})")
 
 
 def _table(rows: Any) -> Table:
     table = Table(title="On rehearsals kept apart", title_justify="left")
     for heading in ("attack", "attackers", "rounds"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for heading in (
         "weight on\nattackers",
         "honest\nkept",
@@ -118,7 +131,7 @@ def _table(rows: Any) -> Table:
         "of the\nmean",
         "of the\nmedian",
     ):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
             row["attack"],

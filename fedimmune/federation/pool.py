@@ -88,14 +88,17 @@ class Pool:
                 on_done(number, answers[number])
 
         with ThreadPoolExecutor(len(self._workers)) as threads:
-            futures = [threads.submit(work, worker) for worker in self._workers]
             try:
+                futures = [threads.submit(work, worker) for worker in self._workers]
                 for future in futures:
                     future.result()
-            except BaseException:
+            except BaseException as stop:
                 while not left.empty():  # the others finish what they have in hand
                     with suppress(queue.Empty):
                         left.get_nowait()
+                if not isinstance(stop, Exception):  # but Ctrl-C does not wait for that
+                    for worker in self._workers:
+                        worker.stop()
                 raise
         return answers
 
@@ -152,12 +155,16 @@ class _Worker:
             "The same command goes on from what is finished"
         )
 
+    def stop(self) -> None:
+        """Let it drop what it has in hand."""
+        self._process.terminate()
+
     def end(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(OSError):
             self._process.stdin.close()  # it ends when there is nothing more to read
-        self._process.terminate()
+        self.stop()
         self._process.wait()
         self._process.stdout.close()
 

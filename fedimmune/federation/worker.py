@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 
 
@@ -12,6 +13,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a user's task prints must not get among the answers
     jobs = sys.stdin.buffer
+    signal.signal(signal.SIGTERM, _stop)
 
     def answer(message: object) -> None:
         pickle.dump(message, answers)
@@ -39,5 +41,14 @@ def main() -> None:
             answer(WorkerError(f"{type(error).__name__}: {error}"))
 
 
+def _stop(*_: object) -> None:
+    """End in order: a file that is being written is taken away."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to be told once is enough
+    sys.exit()
+
+
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to be put in order

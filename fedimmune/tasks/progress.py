@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["Bar", "terminal", "tracked"]
+__all__ = ["Bar", "terminal", "tracked", "unwatched"]
 
 T = TypeVar("T")
+_UNWATCHED = ContextVar("unwatched", default=False)
+
+
+@contextmanager
+def unwatched(wanted: bool = True) -> Iterator[None]:
+    """Show nothing meanwhile, where that is wanted."""
+    before = _UNWATCHED.set(wanted or _UNWATCHED.get())
+    try:
+        yield
+    finally:
+        _UNWATCHED.reset(before)
 
 
 def terminal() -> bool:
     """Say whether somebody is looking: stderr is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
+    return not _UNWATCHED.get() and sys.stderr is not None and sys.stderr.isatty()
 
 
 def tracked(items: Sequence[T], words: str) -> Iterator[T]:

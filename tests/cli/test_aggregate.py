@@ -657,7 +657,8 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130
-    assert capsys.readouterr().err.strip() == "fedimmune: interrupted"
+    said = "fedimmune: stopped; no file is half-written, and the same command begins anew"
+    assert capsys.readouterr().err.strip() == said
 
 
 # ---------------------------------------------------------------- sample counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -63,12 +62,3 @@ def test_errors_are_one_line_that_names_the_run(
     assert "no folder" in refused(monkeypatch, capsys, "good", "-o", "not/there/report.html")
     assert "cannot write" in refused(monkeypatch, capsys, "good", "-o", "good")
     assert not (folder / "report.html").exists()
-
-
-def test_importing_fedimmune_imports_none_of_what_draws() -> None:
-    code = (
-        "import sys, fedimmune, fedimmune.cli; "
-        "print([n for n in ('jinja2', 'matplotlib', 'plotly', 'torch') if n in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

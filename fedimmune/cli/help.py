@@ -1,0 +1,89 @@
+"""How help looks: commands in groups, and texts at the end that keep their lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["ENDING", "PANELS", "Command", "Group", "examples", "panel_of"]
+
+PANELS = {
+    "Start here": ("demo",),
+    "Simulate and defend": ("simulate", "record", "train", "aggregate"),
+    "Look": ("report",),
+    "What there is": ("rules", "attacks", "tasks", "data"),
+}
+"""The groups of commands, in the order of the page."""
+
+ENDING = """\
+Examples:
+  fedimmune demo
+  fedimmune simulate --rule krum --attack backdoor --attackers 4
+  fedimmune report runs -o report.html
+  fedimmune COMMAND --help
+
+Exit codes:
+  0    done
+  1    the input, the data or the disk is not right: one line says what
+  2    wrong usage: an unknown command or option, or a value out of range
+  130  stopped by Ctrl-C: one line says what is kept and how to go on
+  143  stopped by SIGTERM: the same
+
+Results go to standard output, progress and remarks to standard error.
+NO_COLOR=1 turns colours off. FEDIMMUNE_DATA names the folder of data sets.
+Documentation: README.md and docs/; of this program docs/command-line.md
+"""
+
+
+def examples(*commands: str) -> str:
+    """Put examples under a heading, one a line."""
+    return "Examples:\n" + "".join(f"  {command}\n" for command in commands)
+
+
+def panel_of(command: str) -> str:
+    """Give the group that a command is shown in."""
+    return next(panel for panel, names in PANELS.items() if command in names)
+
+
+def _write_ending(formatter: click.HelpFormatter, ending: str | None) -> None:
+    # Without panels Typer escapes brackets all the same, for a markup that nobody reads.
+    formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
+    # Typer would run the lines of an epilog into one paragraph. In panels or not, what is in the
+    # formatter comes last.
+    formatter.write(f"\n{ending}" if ending else "")
+
+
+class Command(TyperCommand):
+    """A command whose help ends with its epilog as it stands."""
+
+    def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._ending = epilog
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help(ctx, formatter)
+        _write_ending(formatter, self._ending)
+
+
+class Group(TyperGroup):
+    """The program: commands in the order of `PANELS`, each with its whole first sentence."""
+
+    def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._ending = epilog
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help(ctx, formatter)
+        _write_ending(formatter, self._ending)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in PANELS.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without panels; Click's own list would cut sentences short."""
+        for panel, names in PANELS.items():
+            with formatter.section(panel):
+                found = [(name, self.commands[name].help or "") for name in names]
+                formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in found])

@@ -1,0 +1,44 @@
+"""Worker processes that are told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedimmune.federation.pool import Pool
+from fedimmune.files import _replacing
+
+LONG = 300.0
+"""Seconds that a job would take, were it not stopped: a test that waits for it has failed."""
+
+
+class Writer:
+    """Writes a file at once, or is at it for a long time."""
+
+    def do(self, job: tuple[Path, float]) -> None:
+        path, seconds = job
+        with _replacing(path) as temporary:
+            Path(temporary).write_text("half")
+            time.sleep(seconds)
+
+
+def test_an_interrupt_waits_for_no_job_and_leaves_no_half_written_file(tmp_path: Path) -> None:
+    jobs = [(tmp_path / "a", 0.0), (tmp_path / "b", 0.0), *[(tmp_path / "c", LONG)] * 4]
+
+    def interrupt_when_both_are_at_it() -> None:
+        while len(list(tmp_path.glob(".c.*"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Pool(2, Writer, {}) as pool:
+        threading.Thread(target=interrupt_when_both_are_at_it, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            pool.do(jobs)
+    assert time.monotonic() - began < LONG / 2
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b"]
