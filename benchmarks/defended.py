@@ -55,11 +55,16 @@ def read(folder: Path) -> Runs:
             continue
         scenario = tomllib.loads((path / "scenario.toml").read_text())
         rule = scenario["rule"]
-        name = Path(rule["defence"]).stem if "defence" in rule else rule["name"]
-        if rule.get("memory"):
-            name += " with memory"
-        found[name, _title(scenario["attack"]), scenario["seed"]] = _figures(path)
+        found[_name(rule), _title(scenario["attack"]), scenario["seed"]] = _figures(path)
     return found
+
+
+def _name(rule: dict[str, Any]) -> str:
+    if "defence" not in rule:
+        return str(rule["name"])
+    name = Path(rule["defence"]).stem
+    usual = not name.startswith("paper")
+    return name if rule["memory"] == usual else f"{name}, {'with' if not usual else 'no'} memory"
 
 
 def _title(attack: dict[str, Any]) -> str:
@@ -119,7 +124,8 @@ def distances(runs: Runs) -> str:
                 if key[:2] == (rule, scenario) and (limit := oracle(runs, *key[1:])) is not None
             ]
             if pairs:
-                lines.append(f"| {rule} | {scenario} | {len(pairs)} | {_compared(pairs)} |")
+                figures = _compared(pairs, has_pattern=scenario in _HAS_PATTERN)
+                lines.append(f"| {rule} | {scenario} | {len(pairs)} | {figures} |")
     return "\n".join(lines)
 
 
@@ -140,12 +146,12 @@ def oracle(runs: Runs, scenario: str, seed: int) -> Figures | None:
     return own or (None if scenario in _HAS_PATTERN else runs.get(("oracle", "backdoor", seed)))
 
 
-def _compared(pairs: Sequence[tuple[Figures, Figures]]) -> str:
+def _compared(pairs: Sequence[tuple[Figures, Figures]], *, has_pattern: bool) -> str:
     below = statistics.fmean(limit.accuracy - run.accuracy for run, limit in pairs)
     above = [
         run.success - limit.success
         for run, limit in pairs
-        if run.success is not None and limit.success is not None
+        if has_pattern and run.success is not None and limit.success is not None
     ]
     return " | ".join(
         [
