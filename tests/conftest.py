@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -19,3 +20,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fedimmune")
+
+# A shell has what it starts in the background ignore Ctrl-C, and the programs that tests start with
+# it; there are tests that stop programs that way.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
