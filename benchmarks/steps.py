@@ -65,10 +65,10 @@ STEPS = (
     ),
     Step("+ anchor", {"settings": {"relative": False}}, has_long=False),
     Step("+ longer training rehearsed", {"settings": {"relative": False}}),
-    Step("+ differences to the median client (shipped)"),
-    Step("shipped, with memory", memory=True),
-    Step("shipped, without anchor", {"anchor": False}),
-    Step("shipped, without anchor, with memory", {"anchor": False}, memory=True),
+    Step("+ differences to the median client"),
+    Step("+ memory (shipped)", memory=True),
+    Step("shipped, without anchor and memory", {"anchor": False}),
+    Step("shipped, without anchor", {"anchor": False}, memory=True),
 )
 
 Found = dict[str, list[float]]
