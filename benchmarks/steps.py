@@ -50,9 +50,13 @@ class Step:
 _PAPER: dict[str, Any] = {"form": "paper"}
 STEPS = (
     Step("paper's form, to the letter", _PAPER, has_long=False),
-    Step("… as the authors' program has it", {**_PAPER, "preset": "authors"}, has_long=False),
-    Step("… with the signs of axes settled", {**_PAPER, "settings": {"orient": True}}, False),
-    Step("… to the letter, longer training rehearsed too", _PAPER),
+    Step(
+        "the same, as the authors' program has it", {**_PAPER, "preset": "authors"}, has_long=False
+    ),
+    Step(
+        "the same, with the signs of axes settled", {**_PAPER, "settings": {"orient": True}}, False
+    ),
+    Step("the same, longer training rehearsed too", _PAPER),
     Step(
         "relational form",
         {"anchor": False, "settings": {"labels": 0.0, "relative": False}},
