@@ -124,8 +124,11 @@ def test_what_is_completed_is_what_there_is() -> None:
 
 
 def test_a_shell_can_be_taught_completion(folder: Path) -> None:
-    shown = piped(folder, "--show-completion", "bash").stdout
-    assert "_FEDIMMUNE_COMPLETE" in shown
+    # --show-completion asks which shell it was started from, and tests may be started from none.
+    for shell in ("bash", "zsh", "fish"):
+        shown = piped(folder, _FEDIMMUNE_COMPLETE=f"source_{shell}").stdout
+        assert f"complete_{shell}" in shown
+    assert "--show-completion" in piped(folder, "--help").stdout
 
 
 # ---------------------------------------------------------------- quiet, JSON
