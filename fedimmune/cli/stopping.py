@@ -44,10 +44,10 @@ def heeding_signals() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, stop) for number in heeded]
-    _Heard.number = None
     try:
         yield
     finally:
+        _Heard.number = None
         for number, handler in zip(heeded, before, strict=True):
             signal.signal(number, handler)
 
