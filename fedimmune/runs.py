@@ -286,8 +286,9 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forget what was run."""
-        # The model last: as long as it is there, the run counts as finished.
-        for file in (*self.path.glob("history-*.safetensors"), self._checkpoint, self._model):
+        # The checkpoint first: nothing goes on from it without the history. The model last: as long
+        # as it is there, the run counts as finished.
+        for file in (self._checkpoint, *self.path.glob("history-*.safetensors"), self._model):
             file.unlink(missing_ok=True)
         self._rounds.unlink(missing_ok=True)
 

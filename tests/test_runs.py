@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -243,6 +243,7 @@ def test_killed_before_each_touch_of_a_file_it_goes_on_to_the_same_bits(
 
 
 @settings(max_examples=15)
+@example(deaths=[(36, False), (5, True), (4, False)], scenario=REMEMBERING)
 @given(
     deaths=st.lists(st.tuples(st.integers(1, 45), st.booleans()), min_size=2, max_size=4),
     scenario=st.sampled_from([PLAIN, REMEMBERING]),
