@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from fedimmune.demo import RULES, Demo
 from fedimmune.files import write_bytes_atomically
-from fedimmune.runs import RoundRecord
+from fedimmune.records import RoundRecord
 
 __all__ = ["draw", "main"]
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from fedimmune.geometry import Geometry as Geometry
     from fedimmune.geometry import measure as measure
     from fedimmune.on_disk import aggregate_files as aggregate_files
+    from fedimmune.records import RoundRecord as RoundRecord
     from fedimmune.rules import Rule as Rule
     from fedimmune.rules import create as create
     from fedimmune.rules import names as names
-    from fedimmune.runs import RoundRecord as RoundRecord
     from fedimmune.runs import RunFolder as RunFolder
     from fedimmune.tasks import Data as Data
     from fedimmune.tasks import Recipe as Recipe

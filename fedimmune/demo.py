@@ -21,8 +21,8 @@ from fedimmune.federation import Scenario, run_folder, simulate
 from fedimmune.federation.plan import plan
 from fedimmune.federation.pool import usable_cores
 from fedimmune.federation.rehearsal import record
+from fedimmune.records import RoundRecord
 from fedimmune.report import write_report
-from fedimmune.runs import RoundRecord
 from fedimmune.tasks import data_folder, load_data
 
 __all__ = ["RULES", "Demo", "Outcome", "in_words", "outcome_of"]

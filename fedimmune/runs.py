@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedimmune.errors import InputError
@@ -36,9 +36,10 @@ from fedimmune.files import (
     write_atomically,
     write_text_atomically,
 )
+from fedimmune.records import ClientData, RoundRecord
 from fedimmune.rules import Rule
 
-__all__ = ["Checkpoint", "ClientData", "ClientRecord", "RoundRecord", "RunFolder", "Seconds"]
+__all__ = ["Checkpoint", "RunFolder"]
 
 
 _UNFINISHED = re.compile(
@@ -47,118 +48,7 @@ _UNFINISHED = re.compile(
 """Files that were being written when their process ended."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ClientData(_Record):
-    """What one client has to train on.
-
-    Parameters
-    ----------
-    id
-        The client.
-    attacks
-        Whether it does; None where nobody knows.
-    samples
-        How many it has of each class.
-    """
-
-    id: int | str
-    attacks: bool | None = None
-    samples: tuple[int, ...]
-
-
 _Partition = TypeAdapter(tuple[ClientData, ...])
-
-
-class ClientRecord(_Record):
-    """One client's part in a round.
-
-    Parameters
-    ----------
-    id
-        The client.
-    attacks
-        Whether it does; None where nobody knows, as in a real federation.
-    verdict
-        ``trusted``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it sent nothing.
-    weight
-        Its share of the new model; None where the rule has no weights.
-    score
-        What the rule measured.
-    reason
-        Why it was not used, in words.
-    """
-
-    id: int | str
-    attacks: bool | None = None
-    verdict: str
-    weight: float | None = None
-    score: float | None = None
-    reason: str | None = None
-
-
-class Seconds(_Record):
-    """Where the time of a round went."""
-
-    training: float
-    aggregating: float
-    testing: float
-    measuring: float = 0.0
-
-
-class RoundRecord(_Record):
-    """What there is to say about one round. Shares run from 0 to 1.
-
-    Parameters
-    ----------
-    round
-        From 1.
-    accuracy, loss
-        Of the new global model, on the server's test samples (ACC).
-    asr
-        Share of all attacked test samples that are classified as the attacker wants (ASR), as the
-        paper has it: a perfect model has the target class's own share. None without a target.
-    asr_others
-        The same without the samples that are of the target's class anyway: 0 for a perfect model.
-    accuracy_without_success
-        ACC · (1 − ASR), the paper's figure for both at once.
-    precision
-        Share of the accused (suspected or rejected) that attack; None where nobody is accused.
-    recall
-        Share of the attackers that are accused.
-    auroc
-        How often an attacker has less weight than an honest client, ties counted half.
-    attacker_weight
-        Share of the weight that went to attackers.
-    distance
-        Between the aggregated update and the robust mean, the mean of the honest clients' updates.
-    robust_mean_norm
-        Length of the robust mean, to compare the distance with.
-    clients
-        Everyone who took part.
-    error
-        Why the global model stayed as it was, where it did.
-    seconds
-        Where the time went; the only part that differs between equal runs.
-    """
-
-    round: int
-    accuracy: float
-    loss: float | None = None
-    asr: float | None = None
-    asr_others: float | None = None
-    accuracy_without_success: float | None = None
-    precision: float | None = None
-    recall: float | None = None
-    auroc: float | None = None
-    attacker_weight: float | None = None
-    distance: float | None = None
-    robust_mean_norm: float | None = None
-    clients: tuple[ClientRecord, ...] = ()
-    error: str | None = None
-    seconds: Seconds
 
 
 @dataclass(frozen=True)

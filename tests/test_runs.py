@@ -23,7 +23,7 @@ from fedimmune import RoundRecord, RunFolder, Scenario, simulate
 from fedimmune.errors import InputError
 from fedimmune.federation import run_folder, workbench
 from fedimmune.federation.client import train_client
-from fedimmune.runs import ClientRecord, Seconds
+from fedimmune.records import ClientRecord, Seconds
 from tests.federation.own_task import Blobs
 from tests.federation.processes import (
     alive,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedimmune.demo import Demo, Outcome
-    from fedimmune.runs import RoundRecord
+    from fedimmune.records import RoundRecord
 
 __all__ = ["demo"]
 

@@ -22,7 +22,8 @@ from fedimmune.federation import Observer
 if TYPE_CHECKING:
     from fedimmune.federation import Scenario
     from fedimmune.federation.federation import Federation
-    from fedimmune.runs import ClientRecord, RoundRecord, RunFolder
+    from fedimmune.records import ClientRecord, RoundRecord
+    from fedimmune.runs import RunFolder
 
 __all__ = ["Display"]
 

@@ -47,36 +47,28 @@ def panel_of(command: str) -> str:
     return next(panel for panel, names in PANELS.items() if command in names)
 
 
-def _write_ending(formatter: click.HelpFormatter, ending: str | None) -> None:
-    # Without panels Typer escapes brackets all the same, for a markup that nobody reads.
-    formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
-    # Typer would run the lines of an epilog into one paragraph. In panels or not, what is in the
-    # formatter comes last.
-    formatter.write(f"\n{ending}" if ending else "")
+class _KeepsItsEnding(click.Command):
+    """Help that ends with its epilog as it stands."""
+
+    def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._ending = epilog
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help(ctx, formatter)
+        # Without panels Typer escapes brackets all the same, for a markup that nobody reads.
+        formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
+        # Typer would run the lines of an epilog into one paragraph. In panels or not, what is in
+        # the formatter comes last.
+        formatter.write(f"\n{self._ending}" if self._ending else "")
 
 
-class Command(TyperCommand):
+class Command(_KeepsItsEnding, TyperCommand):
     """A command whose help ends with its epilog as it stands."""
 
-    def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
-        super().__init__(*arguments, **others)
-        self._ending = epilog
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help(ctx, formatter)
-        _write_ending(formatter, self._ending)
-
-
-class Group(TyperGroup):
+class Group(_KeepsItsEnding, TyperGroup):
     """The program: commands in the order of `PANELS`, each with its whole first sentence."""
-
-    def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
-        super().__init__(*arguments, **others)
-        self._ending = epilog
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help(ctx, formatter)
-        _write_ending(formatter, self._ending)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in PANELS.values() for name in names]

@@ -20,7 +20,7 @@ from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.workbench import SERVER, Setup, TestJob, TrainJob
 from fedimmune.federation.workers import Crew, Here, Processes
 from fedimmune.layers import Kind, layers_of
-from fedimmune.runs import ClientData
+from fedimmune.records import ClientData
 from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
 

@@ -12,8 +12,8 @@ from fedimmune.aggregation import Aggregation, Verdict
 from fedimmune.errors import NotEnoughClientsError
 from fedimmune.federation.federation import Sent
 from fedimmune.layers import Kind
+from fedimmune.records import ClientRecord
 from fedimmune.rules import create
-from fedimmune.runs import ClientRecord
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["auroc", "client_records", "detections", "distances"]

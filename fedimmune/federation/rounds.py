@@ -21,8 +21,9 @@ from fedimmune.federation.measuring import client_records, detections, distances
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.workbench import one_thread
 from fedimmune.layers import FLOATS
+from fedimmune.records import RoundRecord, Seconds
 from fedimmune.rules import Rule
-from fedimmune.runs import Checkpoint, RoundRecord, RunFolder, Seconds
+from fedimmune.runs import Checkpoint, RunFolder
 from fedimmune.tasks import data_folder, load_data
 from fedimmune.updates import Updates
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fedimmune.records import RoundRecord
 from fedimmune.report.charts import LineChart, Series, Values
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.measures import ACCUSED, mean
 from fedimmune.report.words import counted, percent
-from fedimmune.runs import RoundRecord
 
 __all__ = ["detection_charts", "outcome_charts", "weight_charts"]
 

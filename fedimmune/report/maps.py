@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedimmune.records import ClientData, ClientRecord
 from fedimmune.report.charts import BarChart, Bubbles, Cell, Column, Grid, Row
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.measures import mean
 from fedimmune.report.reading import Run
 from fedimmune.report.words import counted, percent, shortened
-from fedimmune.runs import ClientData, ClientRecord
 
 __all__ = ["MARK", "partition_picture", "time_chart", "trust_map"]
 

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from fedimmune.records import RoundRecord
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.reading import Run
-from fedimmune.runs import RoundRecord
 
 __all__ = ["ACCUSED", "Figures", "Measured", "figures_of", "line_figures", "mean", "score_of"]
 

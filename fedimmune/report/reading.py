@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedimmune.errors import InputError
-from fedimmune.runs import ClientData, RoundRecord, RunFolder
+from fedimmune.records import ClientData, RoundRecord
+from fedimmune.runs import RunFolder
 
 __all__ = ["ClientKey", "Run", "read_run", "read_runs"]
 

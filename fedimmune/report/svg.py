@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-__all__ = ["element", "joined", "number", "packed", "rounded"]
+__all__ = ["element", "joined", "number", "packed", "picture", "rounded"]
 
 
 def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
@@ -22,6 +22,11 @@ def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
         if value is not None
     )
     return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, joined(*children))
+
+
+def picture(title: str, reading: str, *parts: str | Markup, **attributes: object) -> Markup:
+    """Make a picture that says in words what is to be seen."""
+    return element("svg", *parts, **attributes, role="img", aria_label=f"{title}. {reading}")
 
 
 def joined(*parts: str | Markup) -> Markup:

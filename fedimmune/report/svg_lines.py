@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from fedimmune.report.charts import LineChart, Series, Values
-from fedimmune.report.svg import element, joined, number, packed, rounded
+from fedimmune.report.svg import element, joined, number, packed, picture, rounded
 
 __all__ = ["COLOURS", "DASHES", "draw_lines", "ticks", "value_ticks"]
 
@@ -31,19 +31,18 @@ _MARKED_POINTS = 8
 def draw_lines(chart: LineChart) -> Markup:
     """Draw a line chart and its legend."""
     place = _Place(chart)
-    picture = element(
-        "svg",
+    drawn = picture(
+        chart.title,
+        chart.reading,
         _axes(chart, place),
         *(_band(series, place) for series in chart.series),
         *(_line(series, place) for series in chart.series),
         element("line", class_="cursor", y1=_TOP, y2=_HEIGHT - _BOTTOM, visibility="hidden"),
         class_="lines",
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        role="img",
-        aria_label=f"{chart.title}. {chart.reading}",
         data_lines=packed(_hover_data(chart, place)),
     )
-    return joined(picture, _legend(chart))
+    return joined(drawn, _legend(chart))
 
 
 def ticks(length: int, most: int = 7) -> list[int]:

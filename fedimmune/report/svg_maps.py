@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from fedimmune.report.charts import BarChart, Bubbles, Cell, Column, Grid, Row
-from fedimmune.report.svg import element, joined, number, packed, rounded
+from fedimmune.report.svg import element, joined, number, packed, picture, rounded
 from fedimmune.report.svg_lines import ticks
 
 __all__ = ["draw_bars", "draw_bubbles", "draw_grid"]
@@ -30,25 +30,22 @@ _WIDTH = 400
 def draw_grid(grid: Grid) -> Markup:
     """Draw a grid. Labels are text beside a picture that stretches, so that they stay readable."""
     height = _row_height(len(grid.rows))
-    picture = element(
-        "svg",
+    drawn = picture(
+        grid.title,
+        grid.reading,
         *_shades(grid),
         *_signs(grid.rows),
         class_="cells",
         viewBox=f"0 0 {len(grid.columns)} {len(grid.rows)}",
         preserveAspectRatio="none",
         style=f"height:{height * len(grid.rows)}px",
-        role="img",
-        aria_label=f"{grid.title}. {grid.reading}",
         data_grid=packed(_hover_data(grid)),
     )
     labels = element(
         "div", *_row_labels(grid.rows, height), class_="row-labels", aria_hidden="true"
     )
     return joined(
-        element(
-            "div", labels, picture, _column_labels(grid.columns, grid.column_word), class_="map"
-        ),
+        element("div", labels, drawn, _column_labels(grid.columns, grid.column_word), class_="map"),
         _key(grid),
     )
 
@@ -84,18 +81,17 @@ def draw_bubbles(bubbles: Bubbles) -> Markup:
             text_anchor="middle",
         ),
     ]
-    picture = element(
-        "svg",
+    drawn = picture(
+        bubbles.title,
+        bubbles.reading,
         *parts,
         class_="bubbles axes",
         viewBox=f"0 0 {_WIDTH} {number(height + bottom)}",
-        role="img",
-        aria_label=f"{bubbles.title}. {bubbles.reading}",
     )
     key = [(f"largest: {most} samples", "round")]
     if any(column.marked for column in bubbles.columns):
         key = [(f"{_MARK} {bubbles.mark_word}", "marked"), ("honest", "plain"), *key]
-    return joined(picture, _swatches(key))
+    return joined(drawn, _swatches(key))
 
 
 def draw_bars(chart: BarChart) -> Markup:
@@ -113,15 +109,14 @@ def draw_bars(chart: BarChart) -> Markup:
             bar = {"x": number(x), "y": y + 20, "width": number(width), "height": 14}
             parts.append(element("rect", class_=f"bar p{k}", data_tip=tip, **bar))
             x += width
-    picture = element(
-        "svg",
+    drawn = picture(
+        chart.title,
+        chart.reading,
         *parts,
         class_="bars axes",
         viewBox=f"0 0 {_WIDTH} {row_height * len(chart.rows)}",
-        role="img",
-        aria_label=f"{chart.title}. {chart.reading}",
     )
-    return joined(picture, _swatches([(part, f"p{k}") for k, part in enumerate(chart.parts)]))
+    return joined(drawn, _swatches([(part, f"p{k}") for k, part in enumerate(chart.parts)]))
 
 
 # -------------------------------------------------------------------- grids

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from fedimmune.adaptive.defence import Defence
-from fedimmune.cli import app, main
+from fedimmune.cli import app
 from fedimmune.tasks.digits import DigitsNet
 from tests.adaptive.rehearsed import recording
 
@@ -54,21 +52,6 @@ def defence(recorded: Path) -> Path:
     assert "omniscient" in result.stdout
     assert "of 3)" in result.stderr
     return path
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def attempt(*arguments: str | Path) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedimmune", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        assert stop.value.code == 1, printed.err
-        assert printed.out == ""
-        assert len(printed.err.strip().splitlines()) == 1, printed.err
-        return printed.err
-
-    return attempt
 
 
 # -------------------------------------------------------------------- record and train

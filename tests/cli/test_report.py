@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fedimmune.cli import app, main
+from fedimmune.cli import app
 from tests.report.making import make_run, scenario_of
 
 
@@ -16,19 +16,6 @@ from tests.report.making import make_run, scenario_of
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> str:
-    monkeypatch.setattr(sys, "argv", ["fedimmune", "report", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert len(printed.err.strip().splitlines()) == 1
-    return printed.err
 
 
 def test_one_run_and_many(folder: Path) -> None:
@@ -51,14 +38,12 @@ def test_figures_for_a_paper_too(folder: Path) -> None:
     assert len(list((folder / "figures").glob("*.png"))) == 2
 
 
-def test_errors_are_one_line_that_names_the_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line_that_names_the_run(folder: Path, refused: Callable[..., str]) -> None:
     make_run(folder / "good")
     make_run(folder / "bad")
     (folder / "bad" / "rounds.jsonl").write_text("garbage\n")
-    assert "nowhere does not exist" in refused(monkeypatch, capsys, "nowhere")
-    assert "the run bad is damaged" in refused(monkeypatch, capsys, "good", "bad")
-    assert "no folder" in refused(monkeypatch, capsys, "good", "-o", "not/there/report.html")
-    assert "cannot write" in refused(monkeypatch, capsys, "good", "-o", "good")
+    assert "nowhere does not exist" in refused("report", "nowhere")
+    assert "the run bad is damaged" in refused("report", "good", "bad")
+    assert "no folder" in refused("report", "good", "-o", "not/there/report.html")
+    assert "cannot write" in refused("report", "good", "-o", "good")
     assert not (folder / "report.html").exists()

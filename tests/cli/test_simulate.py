@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from fedimmune.cli import app, main
+from fedimmune.cli import app
 from fedimmune.federation import Scenario
 from fedimmune.tasks.digits import Digits
 
@@ -33,21 +33,6 @@ def call(*arguments: str) -> Result:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def attempt(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedimmune", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert stop.value.code == 1
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert len(printed.err.strip().splitlines()) == 1
-        return printed.err
-
-    return attempt
 
 
 def only_run(folder: Path) -> Path:

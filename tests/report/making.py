@@ -11,7 +11,8 @@ import tomli_w
 import torch
 from safetensors.torch import save_file
 
-from fedimmune.runs import ClientData, ClientRecord, RoundRecord, RunFolder, Seconds
+from fedimmune.records import ClientData, ClientRecord, RoundRecord, Seconds
+from fedimmune.runs import RunFolder
 
 __all__ = ["make_run", "scenario_of", "visible_text"]
 

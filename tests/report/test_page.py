@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedimmune.adaptive.making import make_defence
+from fedimmune.records import ClientRecord, RoundRecord, Seconds
 from fedimmune.report import write_report
-from fedimmune.runs import ClientRecord, RoundRecord, RunFolder, Seconds
+from fedimmune.runs import RunFolder
 from tests.adaptive.rehearsed import recordings
 from tests.report.making import make_run, scenario_of, visible_text
 
