@@ -2,7 +2,8 @@
 
 Reads the run folders in RUNS (the commands that make them are in docs/results.md) and prints, in
 Markdown, one table of accuracy and attack success by rule and scenario, the mean over seeds, and
-one of the distances to the oracle, measured seed by seed.
+one of the distances to the oracle, measured seed by seed, and one of the kinds that suspected
+attackers were called.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +25,14 @@ _HAS_PATTERN = {"backdoor", "unseen pattern"}
 
 @dataclass(frozen=True)
 class Figures:
-    """What there is to say of one finished run, all in per cent."""
+    """What there is to say of one finished run, in per cent; and what suspects were called."""
 
     accuracy: float
     success: float | None
     attacker_weight: float
     rounds_over_half: int
     accused: float
+    called: Counter[str]
 
 
 Runs = dict[tuple[str, str, int], Figures]
@@ -44,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = read(given.runs)
     print(f"{len(runs)} finished runs\n")
     print(outcomes(runs), "\n")
-    print(distances(runs))
+    print(distances(runs), "\n")
+    print(kinds(runs))
 
 
 def read(folder: Path) -> Runs:
@@ -86,6 +90,9 @@ def _figures(path: Path) -> Figures:
         attacker_weight=100 * statistics.fmean(shares),
         rounds_over_half=sum(share > 0.5 for share in shares),
         accused=100 * statistics.fmean(client.verdict == "suspected" for client in honest),
+        called=Counter(
+            c.kind for record in records for c in record.clients if c.attacks and c.kind
+        ),
     )
 
 
@@ -162,6 +169,24 @@ def _compared(pairs: Sequence[tuple[Figures, Figures]], *, has_pattern: bool) ->
             f"{statistics.fmean(run.accused for run, _ in pairs):.1f} %",
         ]
     )
+
+
+def kinds(runs: Runs) -> str:
+    """What suspected attackers were called, over all seeds, in per cent."""
+    named = sorted({kind for run in runs.values() for kind in run.called})
+    lines = [
+        "| defence | scenario | seeds | suspected attackers | " + " | ".join(named) + " |",
+        "|---" * (4 + len(named)) + "|",
+    ]
+    for rule in dict.fromkeys(rule for rule, _, _ in runs):
+        for scenario in _SCENARIOS:
+            found = [runs[key] for key in runs if key[:2] == (rule, scenario) and runs[key].called]
+            if found:
+                called = sum((run.called for run in found), Counter[str]())
+                shares = [f"{100 * called[kind] / called.total():.1f}" for kind in named]
+                head = f"| {rule} | {scenario} | {len(found)} | {called.total()} | "
+                lines.append(head + " | ".join(shares) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedimmune.aggregation import Aggregation as Aggregation
-    from fedimmune.aggregation import Verdict as Verdict
     from fedimmune.errors import FedimmuneError as FedimmuneError
     from fedimmune.federation import Scenario as Scenario
     from fedimmune.federation import simulate as simulate
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from fedimmune.tasks import Samples as Samples
     from fedimmune.tasks import Task as Task
     from fedimmune.updates import Updates as Updates
+    from fedimmune.verdicts import Verdict as Verdict
 
 __version__ = "0.1.0"
 
@@ -38,14 +38,14 @@ _HOMES = {
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
     "Recipe": "fedimmune.tasks",
-    "RoundRecord": "fedimmune.runs",
+    "RoundRecord": "fedimmune.records",
     "Rule": "fedimmune.rules",
     "RunFolder": "fedimmune.runs",
     "Samples": "fedimmune.tasks",
     "Scenario": "fedimmune.federation",
     "Task": "fedimmune.tasks",
     "Updates": "fedimmune.updates",
-    "Verdict": "fedimmune.aggregation",
+    "Verdict": "fedimmune.verdicts",
     "aggregate_files": "fedimmune.on_disk",
     "create": "fedimmune.rules",
     "measure": "fedimmune.geometry",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -15,25 +14,14 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 from fedimmune.layers import is_variance
+from fedimmune.notices import Notice, notice_of
 from fedimmune.updates import ClientId
+from fedimmune.verdicts import Judgement, Verdict
 
-__all__ = ["Aggregation", "Judgement", "Verdict"]
+__all__ = ["Aggregation"]
 
 _REPR_CLIENTS = 12
 _NARROW = 80
-
-
-class Verdict(StrEnum):
-    """What came of a client's update."""
-
-    TRUSTED = "trusted"
-    """It is part of the result."""
-    UNUSED = "unused"
-    """The rule picks a few clients and did not pick this one, which is no accusation."""
-    SUSPECTED = "suspected"
-    """The rule took it for an attack."""
-    REJECTED = "rejected"
-    """It was not valid, so that no rule ever saw it."""
 
 
 _STYLES = {
@@ -42,31 +30,6 @@ _STYLES = {
     Verdict.SUSPECTED: "yellow",
     Verdict.REJECTED: "bold red",
 }
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """One client's part in a round.
-
-    Parameters
-    ----------
-    client
-        Its id.
-    verdict
-        What came of its update.
-    weight
-        Its share of the result, 0 to 1; None where the rule has no weights.
-    score
-        What the rule measured, in the rule's own unit; None where it has none.
-    reason
-        Why it was not used; empty where it was.
-    """
-
-    client: ClientId
-    verdict: Verdict
-    weight: float | None = None
-    score: float | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +65,16 @@ class Aggregation:
         """Each client's verdict; an id that was there twice has that of the update that counted."""
         return {judgement.client: judgement.verdict for judgement in reversed(self.judgements)}
 
+    def notices(self) -> dict[ClientId, Notice]:
+        """Give what each client is to be told, as text and as JSON.
+
+        An id that was there twice gets the notice of the update that counted.
+        """
+        return {
+            judgement.client: notice_of(judgement, rule=self.rule)
+            for judgement in reversed(self.judgements)
+        }
+
     def apply(self, global_model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Add the update to the global model and return the new one; the old is left as it is.
 
@@ -128,6 +101,10 @@ class Aggregation:
                     "score": j.score,
                     "verdict": str(j.verdict),
                     "reason": j.reason or None,
+                    "kind": j.suspicion.kind if j.suspicion else None,
+                    "confidence": j.suspicion.confidence if j.suspicion else None,
+                    "since": j.suspicion.since if j.suspicion else None,
+                    "notice": notice_of(j, rule=self.rule).text,
                 }
                 for j in self.judgements
             ],

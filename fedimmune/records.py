@@ -46,6 +46,9 @@ class ClientRecord(_Record):
         What the rule measured.
     reason
         Why it was not used, in words.
+    kind, confidence, since
+        What it is suspected of (an attack's name, or ``unknown``), how sure the rule is of it from
+        0 to 1, and the round since which it has been suspected; None where the rule cannot tell.
     """
 
     id: int | str
@@ -54,6 +57,9 @@ class ClientRecord(_Record):
     weight: float | None = None
     score: float | None = None
     reason: str | None = None
+    kind: str | None = None
+    confidence: float | None = None
+    since: int | None = None
 
 
 class Seconds(_Record):

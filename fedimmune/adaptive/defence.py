@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,14 +18,39 @@ from torch import Tensor
 
 from fedimmune import __version__
 from fedimmune.adaptive.forms import Form
+from fedimmune.adaptive.kinds import Kinds
+from fedimmune.adaptive.parting import Parted
 from fedimmune.adaptive.principal import Perceptron, Principal, PrincipalSettings
 from fedimmune.adaptive.relational import Relational, RelationalSettings
+from fedimmune.adaptive.replay import PREFIX, pack, unpack
 from fedimmune.errors import InputError
 from fedimmune.files import described, load_mapped, read_description, write_atomically
 
-__all__ = ["Defence", "DefenceAbout", "make_form"]
+__all__ = ["Ancestor", "Defence", "DefenceAbout", "Judged", "make_form"]
 
 _FORMAT = "fedimmune-defence-1"
+_KINDS = "kinds/"
+"""What the names of the classifier's tensors begin with."""
+
+
+class Ancestor(BaseModel):
+    """A defence that another was made of by a patch.
+
+    Parameters
+    ----------
+    digest
+        Of its file.
+    attacks
+        The kinds that it had seen.
+    version
+        Of the product that made it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    digest: str
+    attacks: tuple[str, ...]
+    version: str
 
 
 class DefenceAbout(BaseModel):
@@ -48,8 +74,13 @@ class DefenceAbout(BaseModel):
         Figures on rehearsals kept apart, one table row each.
     recordings
         Digest of the recordings.
+    searched
+        What its settings were chosen from, and how each choice came out; empty where nothing was
+        searched. See `fedimmune.adaptive.sweeping`.
     version
         Of the product that made it.
+    lineage
+        What it was patched from, oldest first; empty where it was made anew.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,7 +94,29 @@ class DefenceAbout(BaseModel):
     training: dict[str, Any] = {}
     validation: tuple[dict[str, Any], ...] = ()
     recordings: str = ""
+    searched: dict[str, Any] = {}
     version: str = __version__
+    lineage: tuple[Ancestor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a defence thinks of the clients of one round.
+
+    Parameters
+    ----------
+    weights
+        (n,), float64, summing to one.
+    scores
+        Of the last pass, (n,).
+    kinds
+        Logarithms of the probabilities of the defence's kinds of attack, the last being that of
+        unknown, (n, kinds + 1); None where it knows no kinds or nobody is suspected.
+    """
+
+    weights: Tensor
+    scores: Tensor
+    kinds: Tensor | None = None
 
 
 class Defence:
@@ -77,11 +130,26 @@ class Defence:
         What it was made for and from.
     digest
         Of its file; empty where it has none yet.
+    replay
+        A sample of what it was made from, to learn again with a patch; empty in files that were
+        made before there were patches.
+    kinds
+        Tells kinds of attack apart; None in files that were made before there were kinds.
     """
 
-    def __init__(self, form: Form, about: DefenceAbout, digest: str = "") -> None:
+    def __init__(
+        self,
+        form: Form,
+        about: DefenceAbout,
+        digest: str = "",
+        *,
+        replay: Parted | None = None,
+        kinds: Kinds | None = None,
+    ) -> None:
         # The network is tiny: at use it can afford to be exact in the order of the clients.
         self.form, self.about, self.digest = form.double().eval(), about, digest
+        self.replay = replay or Parted()
+        self.kinds = kinds
 
     @property
     def needs_anchor(self) -> bool:
@@ -108,8 +176,8 @@ class Defence:
         )
 
     @torch.no_grad()
-    def weigh(self, grams: Tensor, evidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Weigh the clients of one round.
+    def judge(self, grams: Tensor, evidence: Tensor | None = None) -> Judged:
+        """Weigh the clients of one round, and tell suspects' kinds.
 
         Parameters
         ----------
@@ -117,24 +185,33 @@ class Defence:
             Inner products by layer, (layers, n, n), the anchor last where it is needed.
         evidence
             From earlier rounds, (n,).
-
-        Returns
-        -------
-        weights
-            (n,), float64, summing to one.
-        scores
-            Of the last pass, (n,).
         """
-        given = None if evidence is None else evidence[None]
-        weighed = self.form(self.form.prepare(grams[None]), given)
-        return weighed.shares[0], weighed.scores[-1, 0]
+        inputs = self.form.prepare(grams[None])
+        weighed = self.form(inputs, None if evidence is None else evidence[None])
+        weights, scores = weighed.shares[0], weighed.scores[-1, 0]
+        if self.kinds is None or bool((weights > 0).all()):
+            return Judged(weights, scores)
+        estimate = self.form.estimate(inputs, weighed.shares)
+        seen = self.form.describe(inputs, estimate)
+        return Judged(weights, scores, self.kinds(seen)[0])
+
+    def weigh(self, grams: Tensor, evidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Give weights and scores of one round's clients alone; see `judge`."""
+        judged = self.judge(grams, evidence)
+        return judged.weights, judged.scores
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; it is replaced whole or not at all."""
         # A shared encoder is there twice by name, and the format has no shared tensors.
         tensors = {name: tensor.clone() for name, tensor in self.form.state_dict().items()}
         about = self.about.model_dump(mode="json")
-        write_atomically(tensors, path, described(format=_FORMAT, about=about))
+        replayed, replay = pack(self.replay, self.about.layers)
+        kinds, classifier = self.kinds, {}
+        if kinds is not None:
+            classifier = {f"{_KINDS}{n}": t.clone() for n, t in kinds.state_dict().items()}
+        names = None if kinds is None else kinds.names[:-1]
+        described_so = described(format=_FORMAT, about=about, replay=replay, kinds=names)
+        write_atomically(tensors | classifier | replayed, path, described_so)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Defence:
@@ -158,11 +235,24 @@ class Defence:
                 f"{path} is a defence of an unknown version ({found}); this product "
                 f"({__version__}) reads {_FORMAT}"
             )
+        weights = {
+            name: tensor.clone()
+            for name, tensor in tensors.items()
+            if not name.startswith((PREFIX, _KINDS))
+        }
+        replayed = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+        classifier = {
+            name.removeprefix(_KINDS): tensor.clone()
+            for name, tensor in tensors.items()
+            if name.startswith(_KINDS)
+        }
         try:
             about = DefenceAbout.model_validate(description["about"])
             form = make_form(about.form, about.settings)
-            form.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
-        except (KeyError, ValidationError, RuntimeError) as error:
+            form.load_state_dict(weights)
+            replay = unpack(replayed, description.get("replay", []), about.layers)
+            kinds = _read_kinds(description.get("kinds"), classifier)
+        except (KeyError, ValidationError, RuntimeError, InputError) as error:
             first = str(error).strip().splitlines()[0]
             raise InputError(f"the defence {path} is damaged: {first}") from error
         if about.settings["layers"] != len(about.layers):
@@ -170,9 +260,20 @@ class Defence:
                 f"the defence {path} is damaged: it is for {about.settings['layers']} layers and "
                 f"names {len(about.layers)}"
             )
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        if not all(
+            bool(torch.isfinite(tensor).all()) for tensor in (weights | classifier).values()
+        ):
             raise InputError(f"the defence {path} is damaged: it holds values that are not finite")
-        return cls(form, about, hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16])
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        return cls(form, about, digest, replay=replay, kinds=kinds)
+
+
+def _read_kinds(names: object, tensors: dict[str, Tensor]) -> Kinds | None:
+    if names is None and not tensors:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError("it does not say which kinds of attack it tells apart")
+    return Kinds.from_tensors(names, tensors)
 
 
 def make_form(name: str, settings: dict[str, Any]) -> Form:

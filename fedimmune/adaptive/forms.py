@@ -8,7 +8,7 @@ and the next estimate from the weights. A form says what an estimate and a score
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-__all__ = ["Form", "FormSettings", "Inputs", "Weighed"]
+__all__ = ["Feature", "FirstLayer", "Form", "FormSettings", "Inputs", "Weighed"]
 
 Inputs = Mapping[str, Tensor]
 """What a form reads of a batch of rounds, by name; one row a round. Nothing in it is learned."""
@@ -63,6 +63,38 @@ class Weighed:
         return self.weights / self.weights.sum(-1, keepdim=True)
 
 
+@dataclass(frozen=True)
+class Feature:
+    """What one input of a form's network says of a client.
+
+    Parameters
+    ----------
+    layer
+        Which of the measured layers it is about, from 0.
+    kind
+        What is measured there, in words.
+    """
+
+    layer: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class FirstLayer:
+    """The first layer of a form's network, or a part of it.
+
+    Parameters
+    ----------
+    weight
+        (hidden, inputs).
+    features
+        What each input is.
+    """
+
+    weight: Tensor
+    features: Sequence[Feature]
+
+
 class Form(nn.Module, ABC):
     """One form of the learned rule.
 
@@ -73,6 +105,8 @@ class Form(nn.Module, ABC):
     """
 
     name: ClassVar[str]
+    side_by_side: ClassVar[frozenset[str]]
+    """Inputs that have the layers side by side in their last dimension; others have them first."""
 
     def __init__(self, settings: FormSettings) -> None:
         super().__init__()
@@ -105,6 +139,18 @@ class Form(nn.Module, ABC):
     @abstractmethod
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         """Give the next estimate."""
+
+    @abstractmethod
+    def first_layers(self) -> list[FirstLayer]:
+        """Say what the network reads and how much it makes of it, for importance."""
+
+    @abstractmethod
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        """Give what the form sees of each client beside an estimate, (rounds, n, features).
+
+        Lengths are left out where the form knows them apart: how long updates are depends on how
+        long clients train, which a rehearsal cannot know.
+        """
 
     @abstractmethod
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:

@@ -9,12 +9,16 @@ import torch
 from pydantic import ValidationError
 
 from fedimmune.adaptive.defence import Defence, DefenceAbout, make_form
-from fedimmune.adaptive.recordings import Recording, digest_of, of_attacks
+from fedimmune.adaptive.forms import Form
+from fedimmune.adaptive.kinds import learn_kinds
+from fedimmune.adaptive.parting import Parted, part
+from fedimmune.adaptive.recordings import Recording, digest_of
+from fedimmune.adaptive.replay import sample
 from fedimmune.adaptive.training import Epoch, examples_of, train
 from fedimmune.adaptive.validation import validate
 from fedimmune.errors import InputError, ParameterError
 
-__all__ = ["PRESETS", "make_defence"]
+__all__ = ["PRESETS", "finished", "learn", "make_defence", "training_facts"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -37,6 +41,7 @@ def make_defence(
     attacks: Sequence[str] | None = None,
     anchor: bool | None = None,
     memory: bool | None = None,
+    kinds: bool = True,
     epochs: int = 500,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
@@ -60,6 +65,8 @@ def make_defence(
     memory
         Whether the rule adds suspicion up over rounds unless told otherwise; by default in our
         form and not in the paper's.
+    kinds
+        Whether it learns to tell kinds of attack apart, too.
     epochs, seed
         Of the training.
     settings
@@ -76,8 +83,7 @@ def make_defence(
     """
     if form not in _LEARNING_RATES:
         raise ParameterError(f"there is no form {form!r}; there are {', '.join(_LEARNING_RATES)}")
-    if not recordings:
-        raise InputError("there are no recordings to learn from")
+    parted = part(recordings, attacks)
     about = recordings[0].about
     for name in ("layers", "clients"):
         if name in (settings or {}):
@@ -89,15 +95,6 @@ def make_defence(
         raise ParameterError("the paper's form has no anchor")
     if chosen.get("attention") is False:
         chosen.setdefault("clients", about.clients)
-    learned = recordings if attacks is None else of_attacks(recordings, attacks)
-    last = max(recording.about.run for recording in recordings)
-    to_train = [recording for recording in learned if recording.about.run < last]
-    to_validate = [recording for recording in learned if recording.about.run == last]
-    if not to_train or not to_validate:
-        raise InputError(
-            "two runs at least are needed, for no run may be trained on and validated on: "
-            "record with --runs 3"
-        )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
@@ -106,30 +103,103 @@ def make_defence(
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise ParameterError(f"the {form} form: {place}: {first['msg']}") from None
-    with_anchor = bool(chosen.get("anchor", False))
-    curve = train(
-        made,
-        examples_of(made, to_train, with_anchor=with_anchor),
-        examples_of(made, to_validate, with_anchor=with_anchor),
-        epochs=epochs,
-        batch=_BATCH,
-        lr=_LEARNING_RATES[form],
-        seed=seed,
-        on_epoch=on_epoch,
-    )
+    curve = learn(made, form, parted, epochs=epochs, seed=seed, on_epoch=on_epoch)
     description = DefenceAbout(
         task=about.task,
         layers=about.layers,
         form=form,
         settings=made.settings.model_dump(),
         memory=_MEMORY if (form == "relational" if memory is None else memory) else 0.0,
-        attacks=tuple(sorted({recording.about.attack for recording in learned} - {"none"})),
-        training={"epochs": epochs, "batch": _BATCH, "lr": _LEARNING_RATES[form], "seed": seed},
-        recordings=digest_of(learned),
+        attacks=tuple(sorted(parted.kinds)),
+        training=training_facts(form, epochs=epochs, seed=seed),
+        recordings=digest_of(parted.every),
     )
-    apart = [recording for recording in recordings if recording.about.run == last]
-    figures = validate(Defence(made, description), apart)
-    return Defence(made, description.model_copy(update={"validation": tuple(figures)})), curve
+    apart = part(recordings).to_validate
+    return finished(made, description, parted, apart, kinds=kinds), curve
+
+
+def learn(
+    form: Form,
+    name: str,
+    parted: Parted,
+    *,
+    epochs: int,
+    seed: int,
+    on_epoch: Callable[[Epoch], None],
+) -> list[Epoch]:
+    """Train a form, as it is now, on recordings.
+
+    Parameters
+    ----------
+    form
+        What learns, in place.
+    name
+        Of the form, as `make_form` has it.
+    parted
+        What to learn from, and what to choose the epoch on.
+    epochs, seed
+        Of the training.
+    on_epoch
+        Is told how it goes.
+
+    Returns
+    -------
+    list of Epoch
+        The learning curve.
+    """
+    with_anchor = bool(getattr(form.settings, "anchor", False))
+    return train(
+        form,
+        examples_of(form, parted.to_train, with_anchor=with_anchor),
+        examples_of(form, parted.to_validate, with_anchor=with_anchor),
+        epochs=epochs,
+        batch=_BATCH,
+        lr=_LEARNING_RATES[name],
+        seed=seed,
+        on_epoch=on_epoch,
+    )
+
+
+def training_facts(name: str, *, epochs: int, seed: int) -> dict[str, Any]:
+    """Say how `learn` trains, for the defence's file."""
+    return {"epochs": epochs, "batch": _BATCH, "lr": _LEARNING_RATES[name], "seed": seed}
+
+
+def finished(
+    form: Form,
+    about: DefenceAbout,
+    learned: Parted,
+    measured_on: Sequence[Recording],
+    *,
+    kinds: bool = True,
+) -> Defence:
+    """Make a defence of a form that has learned: measured, and with a replay to patch it with.
+
+    Parameters
+    ----------
+    form
+        What has learned.
+    about
+        What it was made for and from; figures are added.
+    learned
+        What it has learned from: a sample of it travels along.
+    measured_on
+        What it is validated on.
+    kinds
+        Whether it learns to tell kinds of attack apart, too.
+    """
+    figures = validate(Defence(form, about), measured_on)
+    about = about.model_copy(update={"validation": tuple(figures)})
+    if not kinds:
+        return Defence(form, about, replay=sample(learned))
+    told_apart = learn_kinds(
+        form,
+        learned.to_train,
+        learned.to_validate,
+        with_anchor=bool(about.settings.get("anchor", False)),
+        seed=int(about.training["seed"]),
+    )
+    return Defence(form, about, replay=sample(learned), kinds=told_apart)
 
 
 def _preset(form: str, preset: str | None) -> dict[str, Any]:

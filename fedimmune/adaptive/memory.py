@@ -12,17 +12,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from fedimmune.errors import InputError
 from fedimmune.files import described, load_mapped, read_description, write_atomically
 from fedimmune.updates import ClientId
 
-__all__ = ["Memory"]
+__all__ = ["Case", "Memory"]
 
-_FORMAT = "fedimmune-memory-1"
+_FORMAT = "fedimmune-memory-2"
 _KEPT = 0.8
 """How much of what is known is kept from round to round."""
+
+
+class Case(BaseModel):
+    """What a client has been suspected of, since it has been suspected without a break.
+
+    Parameters
+    ----------
+    since
+        The first round.
+    evidence
+        Sum over rounds of the logarithms of each kind's probability, older rounds counting less;
+        empty where the defence knows no kinds.
+    rounds
+        Sum of what these rounds count.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    since: int
+    evidence: tuple[float, ...] = ()
+    rounds: float = 0.0
+
+    def with_round(self, kinds: Sequence[float]) -> Case:
+        """Give the case with one more round, of which logarithms of probabilities are given."""
+        if not kinds:
+            return self
+        # Another defence that knows other kinds begins anew.
+        past = self.evidence if len(self.evidence) == len(kinds) else (0.0,) * len(kinds)
+        counted = self.rounds if len(self.evidence) == len(kinds) else 0.0
+        return Case(
+            since=self.since,
+            evidence=tuple(_KEPT * old + new for old, new in zip(past, kinds, strict=True)),
+            rounds=_KEPT * counted + 1,
+        )
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """Of each kind, by the rounds' geometric mean; rounds are too alike to be multiplied."""
+        logarithms = torch.tensor(self.evidence, dtype=torch.float64) / max(self.rounds, 1e-9)
+        return tuple(torch.softmax(logarithms, -1).tolist())
 
 
 @dataclass(frozen=True)
@@ -35,22 +76,46 @@ class Memory:
     ----------
     means
         By client id, from −1 to 0; 0 for a client that nothing is held against, or never seen.
+    cases
+        Of those who were suspected in the last round that they took part in.
+    rounds
+        How many there were.
     """
 
     means: Mapping[ClientId, float] = field(default_factory=dict)
+    cases: Mapping[ClientId, Case] = field(default_factory=dict)
+    rounds: int = 0
 
     def evidence(self, clients: Sequence[ClientId], strength: float) -> Tensor:
         """What is added to each client's part in the softmax: 0, or less where it is suspected."""
         held = [self.means.get(client, 0.0) for client in clients]
         return strength * torch.tensor(held, dtype=torch.float64)
 
-    def after(self, clients: Sequence[ClientId], scores: Tensor) -> Memory:
-        """Give the memory with one more round; clients that took no part keep theirs."""
+    def after(
+        self,
+        clients: Sequence[ClientId],
+        scores: Tensor,
+        suspects: Mapping[ClientId, Sequence[float]] | None = None,
+    ) -> Memory:
+        """Give the memory with one more round; clients that took no part keep theirs.
+
+        Parameters
+        ----------
+        clients, scores
+            Who took part, and how each was scored, from −1 to 1.
+        suspects
+            Those without weight, with logarithms of the probabilities of kinds, if they are known.
+        """
         fresh = {
             client: min(0.0, _KEPT * self.means.get(client, 0.0) + (1 - _KEPT) * score)
             for client, score in zip(clients, scores.tolist(), strict=True)
         }
-        return Memory({**self.means, **fresh})
+        number = self.rounds + 1
+        cases = {client: case for client, case in self.cases.items() if client not in fresh}
+        for client, kinds in (suspects or {}).items():
+            case = self.cases.get(client, Case(since=number))
+            cases[client] = case.with_round(kinds)
+        return Memory({**self.means, **fresh}, cases, number)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it is replaced whole or not at all."""
@@ -60,7 +125,11 @@ class Memory:
                     f"only text and whole numbers can be saved as client ids, not {client!r}"
                 )
         values = torch.tensor(list(self.means.values()), dtype=torch.float64)
-        about = described(format=_FORMAT, clients=list(self.means))
+        cases = [
+            self.cases[client].model_dump() if client in self.cases else None
+            for client in self.means
+        ]
+        about = described(format=_FORMAT, clients=list(self.means), cases=cases, rounds=self.rounds)
         write_atomically({"means": values}, path, about)
 
     @classmethod
@@ -78,4 +147,16 @@ class Memory:
             raise InputError(f"{path} is damaged: it does not say whose values it has")
         if values.shape != (len(clients),) or not bool(torch.isfinite(values).all()):
             raise InputError(f"{path} is damaged: its clients and values disagree")
-        return cls(dict(zip(clients, values.tolist(), strict=True)))
+        cases, rounds = description.get("cases"), description.get("rounds")
+        if not isinstance(cases, list) or len(cases) != len(clients) or not isinstance(rounds, int):
+            raise InputError(f"{path} is damaged: it does not say who was suspected of what")
+        try:
+            read = {
+                client: Case.model_validate(case)
+                for client, case in zip(clients, cases, strict=True)
+                if case is not None
+            }
+        except ValidationError as error:
+            first = str(error).strip().splitlines()[0]
+            raise InputError(f"{path} is damaged: {first}") from error
+        return cls(dict(zip(clients, values.tolist(), strict=True)), read, rounds)

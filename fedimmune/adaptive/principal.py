@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedimmune.adaptive.forms import Form, FormSettings, Inputs, Weighed
+from fedimmune.adaptive.forms import Feature, FirstLayer, Form, FormSettings, Inputs, Weighed
 
 __all__ = ["Perceptron", "Principal", "PrincipalSettings"]
 
@@ -72,6 +72,7 @@ class Principal(Form):
     """Cosine scores of two-layer encoders on principal coordinates."""
 
     name = "paper"
+    side_by_side = frozenset({"features"})
     settings: PrincipalSettings
 
     def __init__(self, settings: PrincipalSettings) -> None:
@@ -100,6 +101,13 @@ class Principal(Form):
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return (weights[..., None] * inputs["features"]).sum(1)
 
+    def first_layers(self) -> list[FirstLayer]:
+        # The paper's definition looks at the key's encoder alone.
+        return [FirstLayer(_linear(self.key[0]).weight, _features(self.settings))]
+
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        return _beside(inputs["features"], estimate)
+
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """The L1 distance of the last estimate, not renormalised, to the robust mean."""
         return _l1_loss(self, inputs, weighed, attackers)
@@ -109,6 +117,7 @@ class Perceptron(Form):
     """The ablation: all clients' features, in order, through a perceptron to one weight each."""
 
     name = "paper"
+    side_by_side = frozenset({"features"})
     settings: PrincipalSettings
 
     def __init__(self, settings: PrincipalSettings) -> None:
@@ -136,6 +145,13 @@ class Perceptron(Form):
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return (weights[..., None] * inputs["features"]).sum(1)
 
+    def first_layers(self) -> list[FirstLayer]:
+        every_client = _features(self.settings) * (self.settings.clients or 1)
+        return [FirstLayer(_linear(self.perceptron[0]).weight, every_client)]
+
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        return _beside(inputs["features"], estimate)
+
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         return _l1_loss(self, inputs, weighed, attackers)
 
@@ -152,6 +168,25 @@ def coordinates(grams: Tensor, settings: PrincipalSettings) -> Tensor:
         found = torch.where(found.sum(-2, keepdim=True) < 0, -found, found)
     found = nn.functional.pad(found, (0, settings.components - found.shape[-1]))
     return found.movedim(1, 2).flatten(2)
+
+
+def _features(settings: PrincipalSettings) -> list[Feature]:
+    """What the columns of `coordinates` are."""
+    return [
+        Feature(layer, f"component {component}")
+        for layer in range(settings.layers)
+        for component in range(1, settings.components + 1)
+    ]
+
+
+def _linear(module: nn.Module) -> nn.Linear:
+    assert isinstance(module, nn.Linear)
+    return module
+
+
+def _beside(features: Tensor, estimate: Tensor) -> Tensor:
+    """Each client's features, and their difference to the estimate."""
+    return torch.cat([features, features - estimate[:, None]], -1)
 
 
 def _l1_loss(form: Form, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:

@@ -177,6 +177,7 @@ def digest_of(recordings: Sequence[Recording]) -> str:
     each = sorted(
         hashlib.sha256(
             recording.about.model_dump_json().encode()
+            + recording.attackers.contiguous().numpy().tobytes()
             + recording.grams.contiguous().numpy().tobytes()
         ).hexdigest()
         for recording in recordings

@@ -12,11 +12,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedimmune.adaptive.forms import Form, FormSettings, Inputs, Weighed
+from fedimmune.adaptive.forms import Feature, FirstLayer, Form, FormSettings, Inputs, Weighed
 
 __all__ = ["Relational", "RelationalSettings"]
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
+"""What those quantiles of the cosines to the other clients are called."""
 _TINY = 1e-12
 _FAR = 4.0
 """Logarithms of ratios of lengths are cut off here: e⁴ times as long is as odd as it gets."""
@@ -57,12 +59,12 @@ class Relational(Form):
     """
 
     name = "relational"
+    side_by_side = frozenset({"among_clients"})
     settings: RelationalSettings
 
     def __init__(self, settings: RelationalSettings) -> None:
         super().__init__(settings)
-        likeness = (1 + settings.relative) * (len(_QUANTILES) + settings.anchor)
-        among_clients = settings.layers * (1 + likeness)
+        among_clients = settings.layers * len(_kinds(settings))
         # The perceptron's first layer in two parts: one is the same in all passes.
         self.key = nn.Linear(among_clients, settings.hidden)
         self.query = nn.Linear(2 * settings.layers, settings.hidden, bias=False)
@@ -109,14 +111,30 @@ class Relational(Form):
         return encoded
 
     def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
-        with_estimate = _products(inputs["grams"], estimate)
-        square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
-        cosines = with_estimate / (inputs["lengths"] * square.sqrt())
-        to_estimate = torch.cat([cosines, _far(inputs["logs"] - 0.5 * square.log())], 1)
-        return torch.tanh(self.perceptron(keys + self.query(to_estimate.mT))[..., 0])
+        queries = self.query(_to_estimate(inputs, estimate))
+        return torch.tanh(self.perceptron(keys + queries)[..., 0])
+
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        layers, to_estimate = self.settings.layers, _to_estimate(inputs, estimate)
+        among_clients = inputs["among_clients"].unflatten(-1, (layers, -1))
+        # Without lengths: the first number of each layer, and the second half about the estimate.
+        return torch.cat([among_clients[..., 1:].flatten(-2), to_estimate[..., :layers]], -1)
 
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return weights / weights.sum(-1, keepdim=True)
+
+    def first_layers(self) -> list[FirstLayer]:
+        layers = range(self.settings.layers)
+        return [
+            FirstLayer(
+                self.key.weight,
+                [Feature(layer, kind) for layer in layers for kind in _kinds(self.settings)],
+            ),
+            FirstLayer(
+                self.query.weight,
+                [Feature(layer, kind) for kind in _TO_ESTIMATE for layer in layers],
+            ),
+        ]
 
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """The distance to the robust mean relative to its length, averaged over layers."""
@@ -133,6 +151,29 @@ class Relational(Form):
         return distance + self.settings.labels * nn.functional.binary_cross_entropy_with_logits(
             logits, labels
         )
+
+
+_TO_ESTIMATE = ("cosine to the estimate", "length against the estimate's")
+"""In the order of `Relational.score`."""
+
+
+def _kinds(settings: RelationalSettings) -> list[str]:
+    """What is said of a client and a layer whatever the estimate, in the order of `prepare`."""
+    likeness = [f"cosine to others, {which}" for which in _COSINES]
+    if settings.anchor:
+        likeness.append("cosine to the server's")
+    kinds = ["length against the median client's", *likeness]
+    if settings.relative:
+        kinds += [f"{kind}, against the median client's" for kind in likeness]
+    return kinds
+
+
+def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
+    """Cosines to the estimate and lengths against its, by layer: (rounds, n, 2 × layers)."""
+    with_estimate = _products(inputs["grams"], estimate)
+    square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
+    cosines = with_estimate / (inputs["lengths"] * square.sqrt())
+    return torch.cat([cosines, _far(inputs["logs"] - 0.5 * square.log())], 1).mT
 
 
 def _square(grams: Tensor, weights: Tensor) -> Tensor:

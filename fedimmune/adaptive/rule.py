@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.memory import Memory
+from fedimmune.adaptive.defence import Defence, Judged
+from fedimmune.adaptive.memory import Case, Memory
 from fedimmune.checks import flag
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import measure
-from fedimmune.rules.base import Weighing, WeightRule
-from fedimmune.updates import ANCHOR, NonFiniteError, Updates
+from fedimmune.rules.base import Basis, Weighing, WeightRule
+from fedimmune.updates import ANCHOR, ClientId, NonFiniteError, Updates
+from fedimmune.verdicts import Suspicion
 
 __all__ = ["Adaptive"]
 
@@ -59,7 +60,12 @@ class Adaptive(WeightRule):
         self.memory = (
             bool(self.loaded.about.memory) if memory is None else flag(self.name, "memory", memory)
         )
-        self.known = Memory()
+        self.known = self._next = Memory()
+        self._basis: Basis | None = None
+
+    @property
+    def basis(self) -> Basis | None:
+        return self._basis
 
     @property
     def has_history(self) -> bool:
@@ -93,13 +99,25 @@ class Adaptive(WeightRule):
         if self.memory:
             strength = self.loaded.about.memory or _STRENGTH
             evidence = self.known.evidence(updates.clients, strength)
-        weights, scores = self.loaded.weigh(geometry.grams(), evidence)
-        self._scores = scores
-        return Weighing(weights, scores)
+        self._basis = Basis(geometry, evidence)
+        judged = self.loaded.judge(geometry.grams(), evidence)
+        self._next = (self.known if self.memory else Memory()).after(
+            updates.clients, judged.scores, _suspects(updates.clients, judged)
+        )
+        return Weighing(judged.weights, judged.scores, self._suspicions())
+
+    def _suspicions(self) -> dict[ClientId, Suspicion]:
+        """Say what those are suspected of whose kind can be told."""
+        if self.loaded.kinds is None:
+            return {}
+        return {
+            client: _suspicion(self.loaded.kinds.names, case, remembers=self.memory)
+            for client, case in self._next.cases.items()
+        }
 
     def finish(self, updates: Updates) -> None:
         if self.memory:
-            self.known = self.known.after(updates.clients, self._scores)
+            self.known = self._next
 
     def save(self, path: str | os.PathLike[str]) -> None:
         if not self.memory:
@@ -112,4 +130,24 @@ class Adaptive(WeightRule):
         self.known = Memory.load(path)
 
 
+def _suspects(clients: Sequence[ClientId], judged: Judged) -> dict[ClientId, Sequence[float]]:
+    """Give those without weight, with logarithms of the probabilities of kinds."""
+    found: dict[ClientId, Sequence[float]] = {}
+    for row, client in enumerate(clients):
+        if judged.weights[row] == 0:
+            found[client] = [] if judged.kinds is None else judged.kinds[row].tolist()
+    return found
+
+
+def _suspicion(names: Sequence[str], case: Case, *, remembers: bool) -> Suspicion:
+    """Name the likeliest kind, unless it is less likely than all others together."""
+    probabilities = case.probabilities
+    best = max(range(len(names)), key=probabilities.__getitem__)
+    if probabilities[best] < _SURE:
+        best = len(names) - 1
+    since = case.since if remembers else None
+    return Suspicion(names[best], round(probabilities[best], 4), since)
+
+
+_SURE = 0.5
 _STRENGTH = 10.0

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.promises import promises
 from fedimmune.adaptive.recordings import Recording
 
-__all__ = ["validate"]
+__all__ = ["detection", "validate"]
 
 
 def validate(defence: Defence, recordings: Sequence[Recording]) -> list[dict[str, Any]]:
@@ -21,10 +22,12 @@ def validate(defence: Defence, recordings: Sequence[Recording]) -> list[dict[str
     -------
     list of dict
         A row for each attack and number of attackers: ``attacker_weight``, the share of weight that
-        attackers get; ``benign_kept``, the share of honest clients with a weight; ``exact``, the
-        share of rounds in which just the honest have one; ``auroc``; ``over_half``, the share of
-        rounds in which attackers get more than half; and the distance to the robust mean, relative
-        to its length, beside that of the plain ``mean`` and the ``median``.
+        attackers get; ``benign_kept``, the share of honest clients with a weight; ``accuracy``, the
+        share of clients who rightly have one or rightly have none; ``exact``, the share of rounds
+        in which just the honest have one; ``auroc``; ``over_half``, the share of rounds in which
+        attackers get more than half; the distance to the robust mean, relative to its length,
+        beside that of the plain ``mean`` and the ``median``; and what the scores promise, see
+        `fedimmune.adaptive.promises`.
     """
     groups: dict[tuple[str, int, int], list[Recording]] = {}
     for recording in recordings:
@@ -42,11 +45,31 @@ def validate(defence: Defence, recordings: Sequence[Recording]) -> list[dict[str
 def _figures(defence: Defence, recordings: Sequence[Recording]) -> dict[str, Any]:
     rows = [_rounds(defence, recording) for recording in recordings]
     every = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    scores, attackers = every.pop("scores"), torch.cat([each.attackers for each in recordings])
     found: dict[str, Any] = {"rounds": len(every["attacker_weight"])}
     for name, values in every.items():
         known = values[torch.isfinite(values)]
         found[name] = float(known.mean()) if len(known) else None
-    return found
+    return found | promises(scores, attackers, defence.form.settings)
+
+
+def detection(weights: Tensor, attackers: Tensor) -> dict[str, Tensor]:
+    """Measure how weights, (rounds, n), tell attackers from honest clients, round by round.
+
+    NaN where a figure has no sense.
+    """
+    kept = weights > 0
+    share = (weights * attackers).sum(1)
+    nobody = torch.full_like(share, torch.nan)
+    attacked = attackers.any(1)
+    return {
+        "attacker_weight": torch.where(attacked, share, nobody),
+        "benign_kept": (kept & ~attackers).sum(1) / (~attackers).sum(1).double(),
+        "accuracy": (kept == ~attackers).double().mean(1),
+        "exact": (kept == ~attackers).all(1).double(),
+        "auroc": torch.where(attacked, _auroc(weights, attackers), nobody),
+        "over_half": (share > 0.5).double(),
+    }
 
 
 def _rounds(defence: Defence, recording: Recording) -> Mapping[str, Tensor]:
@@ -54,21 +77,14 @@ def _rounds(defence: Defence, recording: Recording) -> Mapping[str, Tensor]:
     attackers = recording.attackers
     n = attackers.shape[1]
     rows = n + defence.needs_anchor
-    weights = defence.form(defence.form.prepare(recording.grams[..., :rows, :rows])).shares
+    weighed = defence.form(defence.form.prepare(recording.grams[..., :rows, :rows]))
+    weights = weighed.shares
     grams = recording.grams[..., :n, :n].sum(1)
     benign = (~attackers).double()
     wanted = benign / benign.sum(1, keepdim=True)
     length = _length(grams, wanted)
-    kept = weights > 0
-    share = (weights * attackers).sum(1)
-    nobody = torch.full_like(share, torch.nan)
-    attacked = attackers.any(1)
-    return {
-        "attacker_weight": torch.where(attacked, share, nobody),
-        "benign_kept": (kept & ~attackers).sum(1) / benign.sum(1),
-        "exact": (kept == ~attackers).all(1).double(),
-        "auroc": torch.where(attacked, _auroc(weights, attackers), nobody),
-        "over_half": (share > 0.5).double(),
+    return detection(weights, attackers) | {
+        "scores": weighed.scores[-1],
         "distance": _length(grams, weights - wanted) / length,
         "distance_of_mean": _length(grams, 1 / n - wanted) / length,
         "distance_of_median": recording.median_distances / length,

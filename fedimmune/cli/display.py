@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -18,6 +20,7 @@ from rich.text import Text
 
 from fedimmune.cli.terminal import progress, say
 from fedimmune.federation import Observer
+from fedimmune.verdicts import UNKNOWN
 
 if TYPE_CHECKING:
     from fedimmune.federation import Scenario
@@ -183,10 +186,28 @@ class Display(Observer):
             mean = sum(weights) / len(weights)
             when = "" if len(weights) == len(self._records) else ", in rounds that had any"
             sentences.append(f"Attackers had {mean:.1%} of the weight on average{when}.")
+        sentences += _suspects_in_words(self._records)
         failed = sum(r.error is not None for r in self._records)
         if failed:
             sentences.append(f"In {_counted(failed, 'round')} the model stayed as it was.")
         return sentences
+
+
+def _suspects_in_words(records: Sequence[RoundRecord]) -> list[str]:
+    """Name those who were suspected in most of their rounds, by the kind they are mostly called."""
+    kinds: dict[int | str, Counter[str | None]] = {}
+    for client in (client for record in records for client in record.clients):
+        kinds.setdefault(client.id, Counter())[client.kind] += 1
+    suspects: dict[str, list[str]] = {}
+    for client_id, found in kinds.items():
+        innocent = found.pop(None, 0)
+        if found and found.total() > innocent:
+            suspects.setdefault(found.most_common(1)[0][0] or "", []).append(str(client_id))
+    return [
+        f"Suspected in most rounds of {'an unknown attack' if kind == UNKNOWN else kind}: "
+        f"{_counted(len(names), 'client')} ({', '.join(names[:_STRIP])})."
+        for kind, names in sorted(suspects.items())
+    ]
 
 
 def _share(value: float | None) -> str:

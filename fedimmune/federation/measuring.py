@@ -8,13 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fedimmune.aggregation import Aggregation, Verdict
+from fedimmune.aggregation import Aggregation
 from fedimmune.errors import NotEnoughClientsError
 from fedimmune.federation.federation import Sent
 from fedimmune.layers import Kind
 from fedimmune.records import ClientRecord
 from fedimmune.rules import create
 from fedimmune.updates import ClientId, Updates
+from fedimmune.verdicts import Verdict
 
 __all__ = ["auroc", "client_records", "detections", "distances"]
 
@@ -112,6 +113,9 @@ def client_records(
                 weight=j.weight,
                 score=_finite(j.score),
                 reason=j.reason or None,
+                kind=j.suspicion.kind if j.suspicion else None,
+                confidence=j.suspicion.confidence if j.suspicion else None,
+                since=j.suspicion.since if j.suspicion else None,
             )
     return tuple(
         records[client].model_copy(update={"attacks": client in attackers})

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedimmune.report.charts import Chart, Grid
 from fedimmune.report.command import command_of
+from fedimmune.report.confusion import Confusion, confusions_of
 from fedimmune.report.defences import DefenceShown, defences_of
 from fedimmune.report.grouping import Setting, flat, settings_of
 from fedimmune.report.lines import detection_charts, outcome_charts, weight_charts
@@ -15,6 +16,7 @@ from fedimmune.report.maps import partition_picture, time_chart, trust_map
 from fedimmune.report.measures import line_figures
 from fedimmune.report.reading import Run
 from fedimmune.report.tables import Table, table_of
+from fedimmune.report.traits import Traits, traits_of
 from fedimmune.report.words import counted, listed, shortened, summary_of, unfinished
 
 __all__ = ["Contents", "Group", "RunShown", "SettingShown", "contents_of"]
@@ -22,6 +24,8 @@ __all__ = ["Contents", "Group", "RunShown", "SettingShown", "contents_of"]
 _MAP_CELLS = 60_000
 """More cells than that would make the page slow, and large."""
 _PARTITIONS = 4
+_TRAITS = 3
+"""Pictures of updates are large; so many has a page at most."""
 
 
 @dataclass
@@ -35,7 +39,7 @@ class Group:
     @property
     def is_wide(self) -> bool:
         """Whether its pictures need room."""
-        return any(isinstance(chart, Grid) for chart in self.charts)
+        return any(isinstance(chart, Grid | Traits) for chart in self.charts)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class SettingShown:
     notices: list[str]
     table: Table
     groups: list[Group]
+    confusions: list[Confusion]
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,11 @@ def contents_of(runs: Sequence[Run], title: str | None = None) -> Contents:
 
 
 class _Budget:
-    """Cells that maps may still have."""
+    """Cells that maps may still have, and pictures of updates that there may still be."""
 
     def __init__(self, cells: int) -> None:
         self.left = cells
+        self.traits = _TRAITS
 
     def allows(self, run: Run) -> bool:
         cells = len(run.clients) * len(run.records)
@@ -115,6 +121,7 @@ def _shown(setting: Setting, budget: _Budget) -> SettingShown:
         outcome,
         _detection(setting),
         _trust(setting, budget),
+        _traits(setting, budget),
         Group("Where the time went", [] if times is None else [times]),
     ]
     return SettingShown(
@@ -123,6 +130,7 @@ def _shown(setting: Setting, budget: _Budget) -> SettingShown:
         notices=notices,
         table=table_of(setting),
         groups=[group for group in groups if group.charts or group.notes],
+        confusions=confusions_of(setting),
     )
 
 
@@ -165,6 +173,12 @@ def _trust(setting: Setting, budget: _Budget) -> Group:
         )
     group.charts = charts
     return group
+
+
+def _traits(setting: Setting, budget: _Budget) -> Group:
+    charts, notes = traits_of(setting, budget.traits)
+    budget.traits -= len(charts)
+    return Group("What the clients sent", charts, notes)
 
 
 def _partitions(runs: Sequence[Run]) -> Group:

@@ -6,21 +6,23 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedimmune.aggregation import Aggregation, Judgement, Verdict
+from fedimmune.aggregation import Aggregation
 from fedimmune.combining import ColumnFunction, combine, weighted_sum
 from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.layers import Kind
 from fedimmune.registry import Named
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
+from fedimmune.verdicts import Judgement, Suspicion, Verdict
 
 __all__ = [
+    "Basis",
     "CoordinateRule",
     "GeometryRule",
     "Rule",
@@ -42,10 +44,29 @@ class Weighing:
         One share a client, float64, not negative, summing to one; None where a rule has none.
     scores
         What the rule measured of each client, where it measures something.
+    suspicions
+        What those without weight are suspected of, where the rule knows kinds of attack.
     """
 
     weights: Tensor | None
     scores: Tensor | None = None
+    suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a rule's answer rests on, for whoever asks later why.
+
+    Parameters
+    ----------
+    geometry
+        The inner products that were looked at, the server's own update last where there is one.
+    evidence
+        What earlier rounds held against each client; None where nothing is remembered.
+    """
+
+    geometry: Geometry
+    evidence: Tensor | None = None
 
 
 class Rule(Named, ABC):
@@ -72,6 +93,11 @@ class Rule(Named, ABC):
     def has_history(self) -> bool:
         """Whether the answer depends on earlier rounds."""
         return False
+
+    @property
+    def basis(self) -> Basis | None:
+        """What the last answer rests on; None for a rule that does not keep it."""
+        return None
 
     @property
     def needs_anchor(self) -> bool:
@@ -159,7 +185,10 @@ class Rule(Named, ABC):
     def _answer(self, updates: Updates, update: Any, weighing: Weighing) -> Aggregation:
         weights = _by_client(updates.clients, weighing.weights)
         scores = _by_client(updates.clients, weighing.scores)
-        judgements = [self._judge(client, weights, scores) for client in updates.clients]
+        judgements = [
+            self._judge(client, weights, scores, weighing.suspicions.get(client))
+            for client in updates.clients
+        ]
         judgements += [
             Judgement(client, Verdict.REJECTED, reason=reason)
             for client, reason in updates.rejected.items()
@@ -172,12 +201,15 @@ class Rule(Named, ABC):
         client: ClientId,
         weights: Mapping[ClientId, float] | None,
         scores: Mapping[ClientId, float] | None,
+        suspicion: Suspicion | None,
     ) -> Judgement:
         weight = None if weights is None else weights[client]
         score = None if scores is None else scores[client]
         if weight == 0:
             reason = f"{self.name} gave it no weight"
-            return Judgement(client, self.unweighted_means, weight, score, reason)
+            if suspicion is not None:
+                reason = f"taken for {suspicion} ({suspicion.confidence:.0%} sure)"
+            return Judgement(client, self.unweighted_means, weight, score, reason, suspicion)
         return Judgement(client, Verdict.TRUSTED, weight, score)
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedimmune.aggregation import Verdict
 from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import GeometryRule, Weighing
+from fedimmune.verdicts import Verdict
 
 __all__ = ["Krum", "MultiKrum"]
 

@@ -13,11 +13,11 @@ from statistics import median
 
 import torch
 
-from fedimmune.aggregation import Verdict
 from fedimmune.checks import flag, number
 from fedimmune.errors import InputError
 from fedimmune.rules.base import Weighing, WeightRule
 from fedimmune.updates import Updates
+from fedimmune.verdicts import Verdict
 
 __all__ = ["Mean"]
 

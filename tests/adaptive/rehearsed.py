@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ def recording(
     rounds: int = 6,
     anchor: bool = False,
     attack: str = "omniscient",
+    harm: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = negated,
     layers: Mapping[str, tuple[int, ...]] = LAYERS,
 ) -> Recording:
     random = torch.Generator().manual_seed(1000 * run + 10 * attackers + n)
@@ -56,7 +57,7 @@ def recording(
     for _ in range(rounds):
         sent = honest_round(n + 1, random, layers)
         bad = set(torch.randperm(n, generator=random)[:attackers].tolist())
-        rows = [negated(state) if i in bad else state for i, state in enumerate(sent[:n])]
+        rows = [harm(state) if i in bad else state for i, state in enumerate(sent[:n])]
         stacked = {
             name: torch.stack([r[name].flatten() for r in [*rows, sent[n]]]) for name in layers
         }

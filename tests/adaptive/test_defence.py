@@ -82,7 +82,7 @@ def damaged(**changes: Any) -> Callable[[Path], None]:
         (damaged(settings={"layers": 3, "colour": 1}), "is damaged"),
         (damaged(settings={"layers": 5, "anchor": False, "hidden": 32}), "is damaged"),
         (damaged(layers={"conv.weight": [4, 5]}), "is damaged"),
-        (damaged(tensors=lambda tensor: tensor[..., :1].clone()), "is damaged"),
+        (damaged(tensors=lambda tensor: tensor.flatten()[:1].clone()), "is damaged"),
         (damaged(tensors=lambda tensor: tensor * torch.nan), "is damaged"),
     ],
 )

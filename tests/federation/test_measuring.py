@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedimmune import Aggregation, Scenario, Verdict, create
-from fedimmune.aggregation import Judgement
 from fedimmune.attacks import create as create_attack
 from fedimmune.errors import InputError
 from fedimmune.federation.federation import Federation
@@ -20,6 +19,7 @@ from fedimmune.federation.measuring import auroc, client_records, detections, di
 from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.testing import test_piece as count_piece
 from fedimmune.tasks import Data, Samples, data_folder
+from fedimmune.verdicts import Judgement
 from tests.federation.own_task import Blobs
 from tests.federation.test_client import BLOBS, WOBBLY, nobody, sent, set_up
 

@@ -1,0 +1,72 @@
+"""Invented attacks: rounds in which attackers do what nobody has rehearsed.
+
+Who knows two kinds of attack takes everything for one of them. So the classifier of kinds has to
+see what neither is. Attackers' updates are made up, layer by layer, out of an honest client's, of
+their own, of a direction that all of them share and of one of each one's own. All of this can be
+done on Gram matrices: if X' = T X, then X' X'ᵀ = T G Tᵀ.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["invent"]
+
+_MOST_OWN = 0.5
+"""No more than that of the rehearsed attack is left in an invented one."""
+_MOST_SHARED = 1.5
+_UNIFORM = 1 / 3
+"""How often all layers are treated alike."""
+
+
+def invent(grams: Tensor, attackers: Tensor, random: torch.Generator) -> Tensor:
+    """Replace the attackers' updates of rehearsed rounds by invented ones.
+
+    Parameters
+    ----------
+    grams
+        Of the rounds, (rounds, layers, rows, rows), the clients' rows first.
+    attackers
+        Who attacks, (rounds, n); in every round somebody is honest.
+    random
+        Where chance is from.
+
+    Returns
+    -------
+    Tensor
+        Gram matrices of the same shape; all that does not involve attackers is as it was.
+    """
+    rounds, layers, rows, _ = grams.shape
+    n = attackers.shape[1]
+    shared, own = rows, rows + 1  # rows of new directions, all at right angles to everything
+    wide = rows + 1 + n
+
+    def draw(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=random, dtype=grams.dtype)
+
+    def by_layer() -> Tensor:
+        drawn = draw(rounds, layers)
+        return torch.where(draw(rounds, 1) < _UNIFORM, drawn[:, :1], drawn)
+
+    of_honest = 2 * by_layer() - 1
+    of_itself = _MOST_OWN * by_layer() * (draw(rounds, 1) < 0.5)
+    of_shared, of_own = _MOST_SHARED * by_layer(), by_layer()
+
+    usual = grams.diagonal(dim1=-2, dim2=-1)[..., :n].clamp(min=0).median(-1).values
+    wider = grams.new_zeros(rounds, layers, wide, wide)
+    wider[..., :rows, :rows] = grams
+    wider.diagonal(dim1=-2, dim2=-1)[..., rows:] = usual[..., None]
+
+    mixture = torch.eye(rows, wide, dtype=grams.dtype).repeat(rounds, layers, 1, 1)
+    # A random honest client for each attacker: the largest of random numbers among the honest.
+    chosen = (draw(rounds, n, n) - 2 * attackers[:, None, :].to(grams.dtype)).argmax(-1)
+    which, who = attackers.nonzero(as_tuple=True)
+    every = torch.arange(layers)[None]
+    at = (which[:, None], every, who[:, None])
+    mixture[at] = 0
+    mixture[*at, chosen[which, who][:, None]] = of_honest[which]
+    mixture[*at, who[:, None]] = of_itself[which]
+    mixture[*at, shared] = of_shared[which]
+    mixture[*at, (own + who)[:, None]] = of_own[which]
+    return mixture @ wider @ mixture.mT

@@ -1,0 +1,89 @@
+"""Suspected of what: verdicts beside the truth, where a simulation knows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from fedimmune.records import ClientRecord
+from fedimmune.report.grouping import Line, Setting
+from fedimmune.report.words import percent, shortened
+from fedimmune.verdicts import UNKNOWN
+
+__all__ = ["Confusion", "confusions_of"]
+
+_HONEST = "honest"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """What clients were taken for, by what they were.
+
+    Parameters
+    ----------
+    label
+        The rule.
+    columns
+        What they can be taken for.
+    rows
+        What they were, and how many client-rounds fell to each column.
+    """
+
+    label: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def reading(self) -> str:
+        """The table in a sentence."""
+        parts = []
+        for truth, counts in self.rows:
+            total = sum(counts) or 1
+            if truth == _HONEST:
+                parts.append(f"{percent(counts[0] / total)} of the honest were trusted")
+                continue
+            accused = total - counts[0]
+            if accused and truth in self.columns:
+                right = counts[self.columns.index(truth)]
+                parts.append(f"{percent(right / accused)} of the suspects were called {truth}")
+            elif accused and UNKNOWN in self.columns:
+                right = counts[self.columns.index(UNKNOWN)]
+                parts.append(f"{percent(right / accused)} of the suspects were called unknown")
+        return f"Of all clients in all rounds: {'; '.join(parts)}."
+
+
+def confusions_of(setting: Setting) -> list[Confusion]:
+    """Make a table for each rule that names kinds, where the truth is known."""
+    if not setting.knows_truth:
+        return []
+    found = [_confusion(line) for line in setting.lines]
+    return [each for each in found if each is not None]
+
+
+def _confusion(line: Line) -> Confusion | None:
+    counts: dict[str, Counter[str]] = {}
+    kinds: set[str] = set()
+    for run in line.runs:
+        attack = run.choice("attack")[0] or "attacker"
+        for client in (client for record in run.records for client in record.clients):
+            truth = attack if client.attacks else _HONEST
+            counts.setdefault(truth, Counter())[_taken_for(client)] += 1
+            kinds |= {client.kind} if client.kind else set()
+    if not kinds:
+        return None
+    named = sorted(kinds - {UNKNOWN})
+    other = sorted({taken for row in counts.values() for taken in row} - kinds - {"trusted"})
+    columns = ("trusted", *named, UNKNOWN, *other)
+    order = sorted(counts, key=lambda truth: (truth != _HONEST, truth))
+    return Confusion(
+        line.label,
+        tuple(shortened(column, 30) for column in columns),
+        tuple(
+            (shortened(truth, 30), tuple(counts[truth][column] for column in columns))
+            for truth in order
+        ),
+    )
+
+
+def _taken_for(client: ClientRecord) -> str:
+    return client.kind or client.verdict
