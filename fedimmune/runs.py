@@ -9,9 +9,11 @@
       model.safetensors        the model after the last round; there only when the run is finished
       checkpoint.safetensors   until then: the model after the last finished round
       history-N.safetensors    and what the rule remembers after round N, where it remembers
+      traces/                  of each round what explains it: see `fedimmune.traces`
 
-A record is appended before the checkpoint is replaced. Whoever goes on keeps as many records as
-the checkpoint has rounds, so that a run may be killed at any moment.
+A trace is written before its record, and a record is appended before the checkpoint is replaced.
+Whoever goes on keeps as many records as the checkpoint has rounds, so that a run may be killed at
+any moment.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from fedimmune.files import (
 )
 from fedimmune.records import ClientData, RoundRecord
 from fedimmune.rules import Rule
+from fedimmune.traces import Traces
 
 __all__ = ["Checkpoint", "RunFolder"]
 
@@ -86,6 +89,7 @@ class RunFolder:
         self._rounds = self.path / "rounds.jsonl"
         self._model = self.path / "model.safetensors"
         self._checkpoint = self.path / "checkpoint.safetensors"
+        self.traces = Traces(self.path / "traces")
 
     # ---------------------------------------------------------------- looking
 
@@ -170,6 +174,7 @@ class RunFolder:
             for file in self.path.iterdir():
                 if _UNFINISHED.fullmatch(file.name):
                     file.unlink()  # by a process that was killed: nobody else is here
+            self.traces.tidy()
             if not _holds(self._scenario, scenario):
                 write_text_atomically(scenario, self._scenario)
             yield
@@ -181,6 +186,7 @@ class RunFolder:
         for file in (self._checkpoint, *self.path.glob("history-*.safetensors"), self._model):
             file.unlink(missing_ok=True)
         self._rounds.unlink(missing_ok=True)
+        self.traces.clear()
 
     def resume(self, rule: Rule) -> Checkpoint:
         """Go back to the last checkpoint: records after it are dropped, the rule remembers.
@@ -197,6 +203,7 @@ class RunFolder:
         if rule.has_history:
             rule.restore(self._history(checkpoint.round))
         self._keep_records(checkpoint.round)
+        self.traces.forget_after(checkpoint.round)
         return checkpoint
 
     def keep_partition(self, clients: tuple[ClientData, ...]) -> None:

@@ -11,8 +11,8 @@ __all__ = ["ENDING", "PANELS", "Command", "Group", "examples", "panel_of"]
 
 PANELS = {
     "Start here": ("demo",),
-    "Simulate and defend": ("simulate", "record", "train", "aggregate"),
-    "Look": ("report",),
+    "Simulate and defend": ("simulate", "record", "train", "patch", "aggregate"),
+    "Look": ("report", "inspect"),
     "What there is": ("rules", "attacks", "tasks", "data"),
 }
 """The groups of commands, in the order of the page."""

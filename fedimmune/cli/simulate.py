@@ -83,6 +83,14 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the records, one JSON object a line.")
     ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Keep every client's updates of a layer with the run, for `report` to draw. "
+            "Repeatable.",
+        ),
+    ] = None,
     tensorboard: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write scalars for TensorBoard too (an extra)."),
@@ -132,7 +140,13 @@ def simulate(
         stack.enter_context(display)
         write = stack.enter_context(scalars(tensorboard, folder.path.name))
         records = play(
-            scenario, data=data, runs=runs, workers=workers, force=force, observer=display
+            scenario,
+            data=data,
+            runs=runs,
+            workers=workers,
+            force=force,
+            keep=keep or (),
+            observer=display,
         )
         stack.callback(records.close)
         for record in records:
@@ -141,6 +155,20 @@ def simulate(
             display.show(record)
             write(record)
     display.finish(folder)
+    for layer in keep or ():
+        lacking = folder.traces.lacking(layer, display.shown)
+        if lacking:
+            what = _which(lacking, display.shown)
+            say(notes, f"{what} played without keeping {layer}: --force runs it anew")
+
+
+def _which(rounds: list[int], played: int) -> str:
+    if len(rounds) == played:
+        return "all rounds were"
+    first, last = rounds[0], rounds[-1]
+    if first == last:
+        return f"round {first} was"
+    return f"{len(rounds)} rounds from {first} to {last} were"
 
 
 def _kept(folder: RunFolder, shown: int, *, force: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedimmune.records import RoundRecord, Seconds
 from fedimmune.rules import Rule
 from fedimmune.runs import Checkpoint, RunFolder
 from fedimmune.tasks import data_folder, load_data
+from fedimmune.traces import Trace, trace_of
 from fedimmune.updates import Updates
 
 __all__ = ["Observer", "run_folder", "simulate"]
@@ -55,6 +56,7 @@ def simulate(
     runs: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     force: bool = False,
+    keep: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> Generator[RoundRecord, None, None]:
     """Play a scenario's rounds, and yield the record of each as soon as it is finished.
@@ -77,6 +79,9 @@ def simulate(
         where there is little to do.
     force
         Run anew what was run before.
+    keep
+        Names of layers whose updates by every client are kept with the run, round by round, to be
+        looked at. Of no influence on the outcome; a finished run is not run again for it.
     observer
         Is told what is going on within rounds.
 
@@ -88,8 +93,11 @@ def simulate(
     """
     if workers is not None:
         whole("simulate", "workers", workers, 1)
+    if keep and runs is None:
+        raise ParameterError("simulate: layers are kept with the run; give a folder for runs too")
     folder = None if runs is None else run_folder(scenario, runs)
-    return _rounds(scenario, data_folder(data), folder, workers, force, observer or Observer())
+    told = observer or Observer()
+    return _rounds(scenario, data_folder(data), folder, workers, force, tuple(keep), told)
 
 
 def _rounds(
@@ -98,6 +106,7 @@ def _rounds(
     folder: RunFolder | None,
     workers: int | None,
     force: bool,
+    keep: Sequence[str],
     observer: Observer,
 ) -> Generator[RoundRecord, None, None]:
     if folder is not None and folder.is_finished and not force:
@@ -115,6 +124,7 @@ def _rounds(
             rule = scenario.make_rule(federation.attackers)
             _check_enough(rule, len(federation.participants(1)))
             rule.check_model(federation.trained_layers())
+            _check_kept(keep, federation.trained_layers())
             fingerprint = federation.fingerprint()
             # Only now is anything written, or an old run given up: all that can be refused is good.
             if folder is not None:
@@ -129,8 +139,9 @@ def _rounds(
             yield from folder.records()
         for number in range(checkpoint.round + 1, scenario.rounds + 1):
             with one_thread():
-                record = _play(federation, rule, number, observer)
+                record, trace = _play(federation, rule, number, keep, observer)
                 if folder is not None:
+                    folder.traces.write(trace)
                     folder.append(record)
                     model, last = federation.global_model, number == scenario.rounds
                     folder.save(number, model, fingerprint, rule, last=last)
@@ -170,10 +181,20 @@ def _check_enough(rule: Rule, clients: int) -> None:
         )
 
 
+def _check_kept(keep: Sequence[str], layers: Sequence[str]) -> None:
+    unknown = [name for name in keep if name not in layers]
+    if unknown:
+        raise ParameterError(
+            f"the model has no trained layer {unknown[0]!r} to keep; it has {', '.join(layers)}"
+        )
+
+
 # -------------------------------------------------------------------- one round
 
 
-def _play(federation: Federation, rule: Rule, number: int, observer: Observer) -> RoundRecord:
+def _play(
+    federation: Federation, rule: Rule, number: int, keep: Sequence[str], observer: Observer
+) -> tuple[RoundRecord, Trace]:
     watch = _Watch()
     with watch("training"):
         sent = federation.train(
@@ -192,7 +213,9 @@ def _play(federation: Federation, rule: Rule, number: int, observer: Observer) -
         }
     with watch("testing"):
         counts = federation.test(lambda *done: observer.progress("testing", *done))
-    return RoundRecord(
+    # Where the rule could not answer, what it last looked at was of an earlier round.
+    basis = None if aggregation is None else rule.basis
+    record = RoundRecord(
         round=number,
         accuracy=counts.accuracy,
         loss=counts.mean_loss,
@@ -203,6 +226,7 @@ def _play(federation: Federation, rule: Rule, number: int, observer: Observer) -
         error=outcome.error,
         seconds=Seconds(**watch.seconds),
     )
+    return record, trace_of(number, sent.updates, basis, keep)
 
 
 @dataclass(frozen=True)

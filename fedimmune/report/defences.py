@@ -13,11 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedimmune.adaptive.defence import DefenceAbout
+from fedimmune.adaptive.facts import facts_of
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.files import load_mapped, read_description
 from fedimmune.report.charts import LineChart, Series
 from fedimmune.report.reading import Run
-from fedimmune.report.words import percent, shortened
+from fedimmune.report.words import percent
 
 __all__ = ["DefenceShown", "defences_of"]
 
@@ -82,16 +83,7 @@ def _shown(file: Path, digest: str, *, truth: bool) -> DefenceShown:
     if digest and found != digest:
         problem = f"It cannot be shown: {file} is now another defence ({found})."
         return DefenceShown(file.name, [problem], facts)
-    facts += [
-        ("made for", about.task),
-        ("form", about.form),
-        ("has seen", ", ".join(about.attacks) or "no attack"),
-        ("compares with the server's own update", "yes" if about.settings.get("anchor") else "no"),
-        ("settings", _written(about.settings)),
-        ("training", _written(about.training)),
-        ("recordings", about.recordings or "–"),
-        ("made by", f"fedimmune {about.version}"),
-    ]
+    facts += facts_of(about)
     curve, problems = _curve(file)
     headings, rows = _validation(about.validation, truth=truth)
     return DefenceShown(file.name, problems, facts, headings, rows, curve)
@@ -109,10 +101,6 @@ def _read(file: Path) -> tuple[DefenceAbout, str]:
         problem = error.errors()[0]["msg"]
         raise InputError(f"{file} does not say what it was made for: {problem}") from None
     return about, hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-
-
-def _written(table: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {shortened(value, 60)}" for name, value in table.items()) or "–"
 
 
 # -------------------------------------------------------------------- validation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -10,16 +9,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedimmune.errors import InputError
-from fedimmune.files import write_bytes_atomically
 from fedimmune.report.charts import BarChart, Bubbles, Chart, Grid, LineChart, Series
 from fedimmune.report.contents import Contents, contents_of
+from fedimmune.report.drawing import folder_for_figures, require_matplotlib, save_figure
 from fedimmune.report.reading import read_runs
 from fedimmune.report.svg_lines import ticks
+from fedimmune.report.traits import Traits
+from fedimmune.report.traits_drawn import draw_traits_in, figure_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["write_figures"]
 
@@ -52,23 +51,18 @@ def write_figures(
     InputError
         Matplotlib is missing, a run does not exist or is damaged, or nothing can be written there.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise InputError("figures need an extra: pip install 'fedimmune[figures]'") from error
+    require_matplotlib()
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     contents = contents_of(read_runs(runs))
-    place = Path(folder)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write figures to {place}: {error.strerror}") from error
+    place = folder_for_figures(folder)
     written = []
     for name, chart in _named(contents):
         figure = Figure(figsize=_size(chart), layout="constrained")
         _draw(chart, figure.subplots())
-        written.append(_save(figure, place / f"{name}.png", "png"))
+        written.append(save_figure(figure, place / f"{name}.png", "png"))
         figure.set_layout_engine("none")  # it is laid out now: no need to do that again
-        written.append(_save(figure, place / f"{name}.pdf", "pdf"))
+        written.append(save_figure(figure, place / f"{name}.pdf", "pdf"))
     return written
 
 
@@ -88,7 +82,7 @@ def _all(contents: Contents) -> Iterator[tuple[str, Chart]]:
     for shown in contents.settings:
         for group in shown.groups:
             for chart in group.charts:
-                what = chart.title if isinstance(chart, Grid) else chart.name
+                what = chart.title if isinstance(chart, Grid | Traits) else chart.name
                 yield _slug(f"{shown.setting.title} {what}"), chart
     for chart in contents.partitions.charts:
         yield "partition", chart
@@ -101,15 +95,6 @@ def _slug(text: str) -> str:
     return _SLUG.sub("-", text.lower()).strip("-")[:80] or "figure"
 
 
-def _save(figure: Figure, path: Path, kind: str) -> Path:
-    buffer = io.BytesIO()
-    # No date: equal runs have equal files.
-    metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    write_bytes_atomically(buffer.getvalue(), path)
-    return path
-
-
 def _size(chart: Chart) -> tuple[float, float]:
     match chart:
         case Grid():
@@ -117,6 +102,8 @@ def _size(chart: Chart) -> tuple[float, float]:
         case Bubbles():
             side = min(0.3, 5.5 / max(len(chart.columns), 1))
             return 0.9 + side * len(chart.columns), 0.9 + side * len(chart.counts)
+        case Traits():
+            return figure_size(chart)
         case BarChart():
             return 4.5, 1.2 + 0.35 * len(chart.rows)
     return 4.5, 3.2
@@ -132,6 +119,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
             _bubbles(chart, axes)
         case BarChart():
             _bars(chart, axes)
+        case Traits():
+            draw_traits_in(chart, axes)
     axes.set_title(_plain(chart.title), fontsize=9)
     axes.tick_params(labelsize=8)
 

@@ -19,6 +19,8 @@ from fedimmune.report.contents import Contents, contents_of
 from fedimmune.report.reading import read_runs
 from fedimmune.report.svg_lines import draw_lines
 from fedimmune.report.svg_maps import draw_bars, draw_bubbles, draw_grid
+from fedimmune.report.traits import Traits
+from fedimmune.report.traits_drawn import draw_traits
 
 __all__ = ["page_of", "write_report"]
 
@@ -93,6 +95,8 @@ def _draw(chart: Chart) -> Markup:
             return draw_bubbles(chart)
         case BarChart():
             return draw_bars(chart)
+        case Traits():
+            return draw_traits(chart)
     raise TypeError(f"no way to draw {type(chart).__name__}")
 
 

@@ -1,0 +1,57 @@
+"""``fedimmune inspect``: what a defence looks at, and why a client was suspected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedimmune.cli.app import command
+from fedimmune.cli.options import AsJson
+from fedimmune.errors import InputError, ParameterError
+
+__all__ = ["inspect"]
+
+
+@command(
+    "fedimmune inspect digits.defence",
+    "fedimmune inspect runs/RUN",
+    "fedimmune inspect runs/RUN --round 7",
+    "fedimmune inspect runs/RUN --round 7 --client 3",
+)
+def inspect(
+    what: Annotated[Path, typer.Argument(metavar="DEFENCE|RUN", hidden=True)],
+    round_number: Annotated[
+        int | None, typer.Option("--round", min=1, help="A round of the run, from 1.")
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="A client of the run, by its id.")] = None,
+    defence: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where the run's defence is now. [default: where it was]"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a defence looks at, or whom a run accused and why.
+
+    DEFENCE is a file that `fedimmune train` wrote: where it is from, how good it is, which layers
+    matter to it. RUN is a run's folder: who was accused, in a round, of a client, or, with both,
+    which layers of its update made the client suspect. That last needs the rule `adaptive`.
+    """
+    from fedimmune.cli import inspect_defence, inspect_run
+
+    if not what.exists():
+        raise InputError(f"{what} does not exist: name a defence's file or a run's folder")
+    if not what.is_dir():
+        if round_number is not None or client is not None or defence is not None:
+            raise ParameterError(f"{what} is no run: it has no rounds and no clients to ask about")
+        shown = inspect_defence.look(what)
+    else:
+        shown = inspect_run.look(what, round_number, client, defence)
+    if as_json:
+        typer.echo(json.dumps(shown.facts, indent=2))
+    else:
+        shown.show()

@@ -1,0 +1,238 @@
+"""What there is to see of a run: whom it accused, and which layers made a client suspect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedimmune.adaptive.explaining import Explanation, LayerBlame, Standing
+from fedimmune.cli.defence_tables import bar, share
+from fedimmune.cli.shown import Shown
+from fedimmune.errors import InputError
+from fedimmune.inspecting import (
+    ClientHistory,
+    client_in,
+    explain_client,
+    histories_of,
+    read_run_folder,
+    record_of,
+)
+from fedimmune.records import ClientRecord
+from fedimmune.runs import RunFolder
+
+__all__ = ["look"]
+
+_STYLES = {"trusted": "green", "suspected": "yellow", "rejected": "bold red", "failed": "bold red"}
+_TOLD = {"id", "attacks", "verdict", "weight", "score", "reason"}
+"""Fields of a client's record that have a column of their own; others are shown as they come."""
+
+
+def look(place: Path, number: int | None, client: str | None, defence: Path | None) -> Shown:
+    """Look at a run, at a round or a client of it, or at both."""
+    folder = read_run_folder(place)
+    if number is not None and client is not None:
+        return _explanation(folder, number, client, defence)
+    if number is not None:
+        return _round(folder, number)
+    return _overview(folder) if client is None else _client(folder, client)
+
+
+# -------------------------------------------------------------------- verdicts
+
+
+def _overview(folder: RunFolder) -> Shown:
+    records = folder.records()
+    if not records:
+        raise InputError(f"no round of {folder.path} is finished yet: there is nothing to see")
+    found = histories_of(records)
+    knows = any(one.attacks is not None for one in found)
+    extras = _extras([one.last for one in found])
+    table = Table(title=f"{folder.path.name}: {len(records)} rounds", title_justify="left")
+    headings = ["client", *(["attacks"] if knows else []), "rounds", "accused in"]
+    for heading in (*headings, "weight", "score", "last", *extras):
+        right = heading in {"rounds", "accused in", "weight", "score"}
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for one in found:
+        table.add_row(
+            Text(str(one.id)),
+            *([_attacks(one.attacks)] if knows else []),
+            str(one.rounds),
+            str(len(one.accused)),
+            share(one.weight),
+            _number(one.score),
+            Text(one.last.verdict, _STYLES.get(one.last.verdict, "")),
+            *(_shown(getattr(one.last, name)) for name in extras),
+        )
+    facts = {
+        "run": str(folder.path),
+        "rounds": len(records),
+        "is_finished": folder.is_finished,
+        "traces": folder.traces.rounds(),
+        "kept": folder.traces.kept_layers(),
+        "clients": [_history_facts(one) for one in found],
+    }
+    parts: list[RenderableType] = [table]
+    if folder.traces.rounds():
+        parts.append(Text("--round N --client ID says which layers made a client suspect.", "dim"))
+    return Shown(facts, parts)
+
+
+def _round(folder: RunFolder, number: int) -> Shown:
+    record = record_of(folder, number)
+    table = _verdicts(f"Round {number} of {folder.path.name}", "client", record.clients)
+    for one in record.clients:
+        table.add_row(Text(str(one.id)), *_cells(one, record.clients))
+    parts: list[RenderableType] = [table]
+    if record.error:
+        parts.append(Text(f"The model stayed as it was: {record.error}", "yellow"))
+    return Shown({"run": str(folder.path), **record.model_dump(mode="json")}, parts)
+
+
+def _client(folder: RunFolder, client: str) -> Shown:
+    took_part = [
+        (record.round, one)
+        for record in folder.records()
+        for one in record.clients
+        if str(one.id) == client
+    ]
+    if not took_part:
+        raise InputError(f"no finished round of {folder.path} has a client {client}")
+    all_of_it = [one for _, one in took_part]
+    table = _verdicts(f"Client {client} in {folder.path.name}", "round", all_of_it)
+    for number, one in took_part:
+        table.add_row(str(number), *_cells(one, all_of_it))
+    rounds = [{"round": number, **one.model_dump(mode="json")} for number, one in took_part]
+    return Shown({"run": str(folder.path), "client": took_part[0][1].id, "rounds": rounds}, [table])
+
+
+def _verdicts(title: str, first: str, clients: Sequence[ClientRecord]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    if any(one.attacks is not None for one in clients):
+        table.add_column("attacks")
+    table.add_column("weight", justify="right")
+    table.add_column("score", justify="right")
+    for heading in ("verdict", *_extras(clients), "reason"):
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _cells(one: ClientRecord, clients: Sequence[ClientRecord]) -> list[Text | str]:
+    knows = any(other.attacks is not None for other in clients)
+    return [
+        *([_attacks(one.attacks)] if knows else []),
+        share(one.weight),
+        _number(one.score),
+        Text(one.verdict, _STYLES.get(one.verdict, "")),
+        *(_shown(getattr(one, name)) for name in _extras(clients)),
+        Text(one.reason or ""),
+    ]
+
+
+def _extras(clients: Sequence[ClientRecord]) -> list[str]:
+    """What the records say of clients besides, such as the kind of attack."""
+    names = [name for name in ClientRecord.model_fields if name not in _TOLD]
+    return [name for name in names if any(getattr(one, name) is not None for one in clients)]
+
+
+def _history_facts(one: ClientHistory) -> dict[str, Any]:
+    return {**asdict(one), "last": one.last.model_dump(mode="json")}
+
+
+# -------------------------------------------------------------------- why
+
+
+def _explanation(folder: RunFolder, number: int, client: str, defence: Path | None) -> Shown:
+    found = explain_client(folder, number, client, defence=defence)
+    one = client_in(record_of(folder, number), client)
+    facts = {
+        "run": str(folder.path),
+        "round": number,
+        "client": one.model_dump(mode="json"),
+        "explanation": None
+        if found is None
+        else {**asdict(found), "is_memory_alone": found.is_memory_alone},
+    }
+    knows = {True: " It does attack.", False: " It is honest.", None: ""}[one.attacks]
+    said = f"Client {one.id} in round {number}: {one.verdict}"
+    if found is None:
+        return Shown(
+            facts, [f"{said}, so that no rule saw it: {one.reason or 'no reason'}.{knows}"]
+        )
+    said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
+    extras = [f"{name} {_shown(getattr(one, name))}" for name in _extras([one])]
+    also = f" ({', '.join(extras)})" if extras else ""
+    return Shown(facts, [f"{said}{also}{knows}", *_memory(found), _compared(found), _blames(found)])
+
+
+def _memory(found: Explanation) -> list[str]:
+    """Say what earlier rounds have to do with it, which the layers of this one have not."""
+    if not found.held:
+        return []
+    own = f"this round by itself would give it {share(found.found.weight)} of the weight"
+    if found.is_memory_alone:
+        return [f"Memory alone accuses it: {own}. What follows is about this round."]
+    return [f"Earlier rounds are held against it too; {own}. What follows is about this round."]
+
+
+def _compared(found: Explanation) -> str:
+    worst = max(found.layers, key=lambda one: one.blame)
+    whole = found.ordinary.score - found.found.score
+    said = (
+        f"An ordinary client, a twin of {found.stand_in} (the most central of the trusted), would "
+        f"score {_number(found.ordinary.score)} and have {share(found.ordinary.weight)} of the "
+        "weight."
+    )
+    if found.found.weight > 0:
+        return f"{said} This round does not accuse it."
+    made = f"Of the difference of {whole:.3f}, {worst.layer} makes {worst.blame:.3f}"
+    return f"{said} {made}: {_verdict_on(worst)}"
+
+
+def _verdict_on(worst: LayerBlame) -> str:
+    if worst.put_right.weight > 0:
+        return "had it been ordinary there, it would have been trusted."
+    if worst.alone.weight == 0:
+        return "that layer alone would have made it suspect."
+    return "no layer made it suspect alone."
+
+
+def _blames(found: Explanation) -> Table:
+    table = Table(title="By layer", title_justify="left")
+    table.add_column("layer", overflow="fold")
+    table.add_column("blame", justify="right")
+    table.add_column("", no_wrap=True)
+    for heading in ("ordinary there:\nscore, weight", "odd there alone:\nscore, weight"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    largest = max(abs(one.blame) for one in found.layers) or 1.0
+    for one in sorted(found.layers, key=lambda each: -each.blame):
+        table.add_row(
+            Text(one.layer),
+            f"{one.blame:+.3f}",
+            Text(bar(one.blame / largest, cells=12), "yellow"),
+            _standing(one.put_right),
+            _standing(one.alone),
+        )
+    return table
+
+
+def _standing(found: Standing) -> str:
+    return f"{found.score:.3f}  {share(found.weight):>6}"
+
+
+def _attacks(attacks: bool | None) -> Text:
+    return Text("▲ yes", "red") if attacks else Text("no")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,198 @@
+"""Looking into a finished round: who was accused, and which layers made a client suspect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.explaining import Explanation, explain
+from fedimmune.errors import InputError
+from fedimmune.records import ClientRecord, RoundRecord
+from fedimmune.runs import RunFolder
+
+__all__ = [
+    "ClientHistory",
+    "client_in",
+    "explain_client",
+    "histories_of",
+    "read_run_folder",
+    "record_of",
+]
+
+ACCUSED = ("suspected", "rejected")
+_LEARNED = "adaptive"
+_MANY = 20
+
+
+@dataclass(frozen=True)
+class ClientHistory:
+    """What became of a client over a run.
+
+    Parameters
+    ----------
+    id
+        The client.
+    attacks
+        Whether it does; None where nobody knows.
+    rounds
+        In how many it took part.
+    accused
+        In which of them it was suspected or rejected.
+    weight, score
+        Averages over the rounds that have one.
+    last
+        What was said of it last.
+    """
+
+    id: int | str
+    attacks: bool | None
+    rounds: int
+    accused: tuple[int, ...]
+    weight: float | None
+    score: float | None
+    last: ClientRecord
+
+
+def read_run_folder(path: str | os.PathLike[str]) -> RunFolder:
+    """Open the folder of a run.
+
+    Raises
+    ------
+    InputError
+        It is none.
+    """
+    place = Path(path)
+    if not (place / "scenario.toml").is_file():
+        raise InputError(f"{place} is no run's folder: it has no scenario.toml")
+    return RunFolder(place)
+
+
+def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
+    """Sum a run up by client, those first that were accused most."""
+    seen: dict[int | str, list[tuple[int, ClientRecord]]] = {}
+    for record in records:
+        for client in record.clients:
+            seen.setdefault(client.id, []).append((record.round, client))
+    found = [
+        ClientHistory(
+            id=client,
+            attacks=parts[-1][1].attacks,
+            rounds=len(parts),
+            accused=tuple(number for number, part in parts if part.verdict in ACCUSED),
+            weight=_mean([part.weight for _, part in parts]),
+            score=_mean([part.score for _, part in parts]),
+            last=parts[-1][1],
+        )
+        for client, parts in seen.items()
+    ]
+    return sorted(found, key=lambda one: -len(one.accused))
+
+
+def record_of(folder: RunFolder, number: int) -> RoundRecord:
+    """Give the record of a round.
+
+    Raises
+    ------
+    InputError
+        It was not played.
+    """
+    records = folder.records()
+    if not 1 <= number <= len(records):
+        there = f"rounds 1 to {len(records)} are" if records else "none is"
+        raise InputError(f"{folder.path} has no round {number}: {there} finished")
+    return records[number - 1]
+
+
+def client_in(record: RoundRecord, client: str) -> ClientRecord:
+    """Find a client by its id as text.
+
+    Raises
+    ------
+    InputError
+        It took no part; the message says who did.
+    """
+    for found in record.clients:
+        if str(found.id) == client:
+            return found
+    ids = [str(found.id) for found in record.clients]
+    more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
+    listed = ", ".join(ids[:_MANY]) + more
+    raise InputError(f"client {client} took no part in round {record.round}; there were {listed}")
+
+
+def explain_client(
+    folder: RunFolder, number: int, client: str, *, defence: str | os.PathLike[str] | None = None
+) -> Explanation | None:
+    """Say which layers of its update made a client what the learned rule took it for.
+
+    Parameters
+    ----------
+    folder
+        The run.
+    number
+        The round, from 1.
+    client
+        The client's id as text.
+    defence
+        Where the run's defence is now; by default where it was.
+
+    Returns
+    -------
+    Explanation or None
+        None where no rule saw the client: it was rejected, or sent nothing.
+
+    Raises
+    ------
+    InputError
+        The run's rule is not the learned one; there is no such round or client; the round left
+        no trace; or the defence is gone, or another one.
+    """
+    record = record_of(folder, number)
+    found = client_in(record, client)
+    rule = folder.scenario().get("rule")
+    chosen: dict[str, Any] = rule if isinstance(rule, dict) else {"name": rule}
+    if chosen.get("name") != _LEARNED:
+        raise InputError(
+            f"{folder.path} was aggregated by {chosen.get('name')}: only the rule {_LEARNED} can "
+            "say which layers made a client suspect. --round or --client alone shows the verdicts"
+        )
+    if number not in folder.traces.rounds():
+        why = record.error or "the run was made by an earlier version, or its traces were removed"
+        raise InputError(f"round {number} of {folder.path} left no trace: {why}")
+    trace = folder.traces.read(number)
+    if trace.grams is None:
+        why = record.error or "the inner products are not there"
+        raise InputError(f"round {number} of {folder.path} cannot be explained: {why}")
+    if found.id not in trace.clients:
+        return None
+    loaded = _defence(chosen, defence)
+    if list(trace.layers) != list(loaded.about.layers):
+        raise InputError(f"the trace of round {number} is of other layers than the defence's")
+    return explain(loaded, trace.clients, found.id, trace.grams, trace.evidence)
+
+
+def _defence(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defence:
+    place = Path(str(rule.get("defence", ""))) if given is None else Path(given)
+    if not place.is_file():
+        raise InputError(
+            f"the run's defence is not there any more ({place}): say where it is with --defence"
+            if given is None
+            else f"there is no defence {place}"
+        )
+    loaded = Defence.load(place)
+    wanted = rule.get("digest")
+    if wanted and loaded.digest != wanted:
+        raise InputError(
+            f"{place} is another defence ({loaded.digest}) than the run's ({wanted}): give the "
+            "run's own with --defence"
+        )
+    return loaded
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,229 @@
+"""Traces: what a run keeps of a round's updates, so that it can be asked later why.
+
+One safetensors file a round in the run's folder ``traces``: the inner products that the learned
+rule weighed the clients by, and every client's update of those layers that were asked for. A run
+without the learned rule, and not asked to keep anything, has none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedimmune.errors import InputError
+from fedimmune.files import described, load_mapped, read_description, write_atomically
+from fedimmune.layers import Layer
+from fedimmune.rules.base import Basis
+from fedimmune.updates import ANCHOR, ClientId, Updates
+
+__all__ = ["Trace", "Traces", "trace_of"]
+
+_FORMAT = "fedimmune-trace-1"
+_FILE = re.compile(r"round-(\d{4,})\.safetensors")
+_UNFINISHED = re.compile(r"\.round-\d{4,}\.safetensors\.[0-9a-f]{8}")
+_KEPT = "kept/"
+"""Before a layer's name, so that no layer can be taken for the inner products."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What is kept of one round.
+
+    Parameters
+    ----------
+    round
+        From 1.
+    clients
+        Whom the rule weighed, in the order of the rows of `grams`.
+    layers
+        Names of the measured layers.
+    grams
+        Inner products by layer, (layers, rows, rows), float64, with the server's own update as
+        the last row where there is one more than clients; None where the rule is not the learned
+        one, or could not weigh.
+    evidence
+        What earlier rounds held against each client, as the rule added it up; None without memory.
+    senders
+        Whose updates were kept, in the order of the rows of `kept`.
+    kept
+        Updates by layer, (senders, *shape).
+    """
+
+    round: int
+    clients: tuple[ClientId, ...] = ()
+    layers: tuple[str, ...] = ()
+    grams: Tensor | None = None
+    evidence: Tensor | None = None
+    senders: tuple[ClientId, ...] = ()
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def trace_of(number: int, updates: Updates, basis: Basis | None, keep: Sequence[str]) -> Trace:
+    """Gather what is to be kept of a round.
+
+    Parameters
+    ----------
+    number
+        Of the round.
+    updates
+        Everything that was sent.
+    basis
+        What the rule's answer rests on, where it says so.
+    keep
+        Names of the layers whose updates are wanted.
+    """
+    by_name = {layer.name: layer for layer in updates.layers}
+    kept = {name: _rows(updates, by_name[name]) for name in keep if name in by_name}
+    senders = updates.clients if kept else ()
+    if basis is None:
+        return Trace(number, senders=senders, kept=kept)
+    geometry = basis.geometry
+    clients = tuple(client for client in geometry.clients if client != ANCHOR)
+    return Trace(number, clients, geometry.layers, geometry.grams(), basis.evidence, senders, kept)
+
+
+def _rows(updates: Updates, layer: Layer) -> Tensor:
+    """One layer of every client. A copy: the next round writes to where it was read."""
+    blocks = updates.blocks([layer], check=False, stacked=True)
+    parts = [block.values.cpu().clone() for block in blocks]
+    if not parts:
+        return torch.zeros(len(updates), *layer.shape)
+    return torch.cat(parts, 1).reshape(len(updates), *layer.shape)
+
+
+class Traces:
+    """The traces of one run.
+
+    Parameters
+    ----------
+    path
+        Their folder; it is made when the first is written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def rounds(self) -> list[int]:
+        """Which rounds have one."""
+        return sorted(self._files())
+
+    def lacking(self, layer: str, rounds: int) -> list[int]:
+        """Which of the first rounds did not keep a layer."""
+        return [number for number in range(1, rounds + 1) if layer not in self._kept(number)]
+
+    def kept_layers(self) -> list[str]:
+        """Names of the layers that any round kept, in the order they were asked for."""
+        names = (name for number in self.rounds() for name in self._kept(number))
+        return list(dict.fromkeys(names))
+
+    def read(self, number: int) -> Trace:
+        """Read the trace of a round.
+
+        Raises
+        ------
+        InputError
+            There is none, or it is damaged; the message names it.
+        """
+        file = self._file(number)
+        if not file.is_file():
+            raise InputError(f"round {number} left no trace: there is no {file}")
+        tensors = load_mapped(file)
+        about = read_description(file)
+        if about.get("format") != _FORMAT:
+            raise InputError(f"{file} is no trace of this version ({_FORMAT})")
+        try:
+            found = Trace(
+                round=int(about["round"]),
+                clients=tuple(about["clients"]),
+                layers=tuple(about["layers"]),
+                grams=tensors.get("grams"),
+                evidence=tensors.get("evidence"),
+                senders=tuple(about["senders"]),
+                kept={name: tensors[_KEPT + name] for name in about["kept"]},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{file} is damaged: {error!r}") from error
+        _check(found, number, file)
+        return found
+
+    def write(self, trace: Trace) -> None:
+        """Write a round's trace; it is replaced whole. One that holds nothing is not written."""
+        if trace.grams is None and not trace.kept:
+            self._file(trace.round).unlink(missing_ok=True)
+            return
+        measured = {"grams": trace.grams, "evidence": trace.evidence}
+        tensors = {name: tensor for name, tensor in measured.items() if tensor is not None}
+        tensors |= {_KEPT + name: tensor for name, tensor in trace.kept.items()}
+        about = described(
+            format=_FORMAT,
+            round=trace.round,
+            clients=list(trace.clients),
+            layers=list(trace.layers),
+            senders=list(trace.senders),
+            kept=list(trace.kept),
+        )
+        try:
+            self.path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write traces to {self.path}: {error.strerror}") from error
+        write_atomically(tensors, self._file(trace.round), about)
+
+    def forget_after(self, number: int) -> None:
+        """Remove the traces of rounds that are going to be played again."""
+        for found, file in self._files().items():
+            if found > number:
+                file.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what a process that was killed had begun to write."""
+        if self.path.is_dir():
+            for file in self.path.iterdir():
+                if _UNFINISHED.fullmatch(file.name):
+                    file.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove all of them, and the folder where nothing else is in it."""
+        self.tidy()
+        self.forget_after(0)
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def _kept(self, number: int) -> list[str]:
+        """Names alone, without reading what was kept."""
+        file = self._file(number)
+        try:
+            found = read_description(file).get("kept", []) if file.is_file() else []
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{file} is damaged: {error}") from error
+        return [str(name) for name in found] if isinstance(found, list) else []
+
+    def _file(self, number: int) -> Path:
+        return self.path / f"round-{number:04}.safetensors"
+
+    def _files(self) -> dict[int, Path]:
+        if not self.path.is_dir():
+            return {}
+        found = ((_FILE.fullmatch(file.name), file) for file in self.path.iterdir())
+        return {int(match[1]): file for match, file in found if match is not None}
+
+
+def _check(trace: Trace, number: int, file: Path) -> None:
+    """Refuse a file whose parts do not belong together."""
+    clients, layers, grams = len(trace.clients), len(trace.layers), trace.grams
+    fits = trace.round == number
+    if grams is not None:
+        rows = grams.shape[-1]
+        fits &= grams.shape == (layers, rows, rows) and rows in {clients, clients + 1}
+        fits &= bool(torch.isfinite(grams).all())
+    if trace.evidence is not None:
+        fits &= trace.evidence.shape == (clients,)
+    fits &= all(tensor.shape[:1] == (len(trace.senders),) for tensor in trace.kept.values())
+    if not fits:
+        raise InputError(f"{file} is damaged: its parts do not belong together")
