@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, FORMS, listed, one_of
+from fedimmune.cli.defence_tables import promises_table, validation_table
+from fedimmune.cli.epochs import showing_epochs
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.cli.stopping import ANEW, on_stop
-from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
-
-if TYPE_CHECKING:
-    from fedimmune.adaptive.training import Epoch
+from fedimmune.cli.sweep import Sweep, searched_table
+from fedimmune.cli.terminal import console, read_setting, remarks, say
 
 __all__ = ["train"]
 
@@ -25,6 +23,8 @@ __all__ = ["train"]
     "fedimmune train recordings -o digits.defence",
     "fedimmune train recordings -o digits.defence --attacks backdoor --epochs 200",
     "fedimmune train recordings -o paper.defence --form paper --preset authors",
+    "fedimmune train recordings -o digits.defence --sweep --epochs 100",
+    "fedimmune train recordings -o best.defence --grid c=5,10 --grid eps=0,0.5",
 )
 def train(
     recordings: Annotated[list[Path], typer.Argument(hidden=True)],
@@ -65,89 +65,69 @@ def train(
             "--set", metavar="NAME=VALUE", help="A setting of the form, such as c=5. Repeatable."
         ),
     ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help="Train with each of many settings, c and eps unless --grid says otherwise, and "
+            "write the defence that is most often right about who attacks.",
+        ),
+    ] = False,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            metavar="NAME=VALUES",
+            help="What --sweep tries, such as c=5,10,20: any setting of the form. Repeatable.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Defences that --sweep trains at a time. [default: one a core]"),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a defence on recordings: run after run but the last, which validates it.
 
     RECORDINGS are folders or files that `fedimmune record` wrote. The best validation epoch is
-    kept. Beside FILE, FILE.curve.csv has the learning curve.
+    kept. Beside FILE, FILE.curve.csv has the learning curve; of a search, FILE.sweep.svg has a heat
+    map and FILE.sweep.jsonl what is known of each point, which is not trained for again.
     """
-    from fedimmune.adaptive.making import make_defence
     from fedimmune.adaptive.recordings import read_recordings
+    from fedimmune.adaptive.sweeping import Course
     from fedimmune.adaptive.training import write_curve
     from fedimmune.files import writable
 
     writable(output)
     notes = remarks(quiet=quiet)
-    bar = progress(
-        notes,
-        TextColumn("epochs"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+    course = Course(
+        form=form,
+        preset=preset,
+        attacks=None if attacks is None else tuple(a.strip() for a in attacks.split(",")),
+        anchor=anchor,
+        epochs=epochs,
+        seed=seed,
+        settings=dict(read_setting(text) for text in settings or []),
     )
-    with on_stop(ANEW), bar:
+    searching = Sweep(grid or [], output, recordings, workers, notes) if sweep or grid else None
+    with on_stop(ANEW if searching is None else searching.kept):
         found = read_recordings(recordings)
-        task = bar.add_task("", total=epochs)
-
-        def tell(epoch: Epoch) -> None:
-            losses = f"loss {epoch.training:.4f}, validation {epoch.validation:.4f}"
-            bar.update(task, completed=epoch.number, description=losses)
-
-        defence, curve = make_defence(
-            found,
-            form=form,
-            preset=preset,
-            attacks=None if attacks is None else [a.strip() for a in attacks.split(",")],
-            anchor=anchor,
-            epochs=epochs,
-            seed=seed,
-            settings=dict(read_setting(text) for text in settings or []),
-            on_epoch=tell,
-        )
+        if searching is not None:
+            defence, curve = searching.train(found, course)
+        else:
+            with showing_epochs(notes, epochs) as tell:
+                defence, curve = course.train(found, {}, tell)
         defence.save(output)
         write_curve(curve, output)
     if as_json:
         typer.echo(defence.about.model_dump_json(indent=2))
         return
-    console().print(_table(defence.about.validation))
+    if searching is not None:
+        console().print(searched_table(defence.about.searched))
+    console().print(validation_table(defence.about.validation))
+    console().print(promises_table(defence.about.validation))
     best = min(curve, key=lambda epoch: epoch.validation)
     say(notes, f"wrote {output} (epoch {best.number} of {len(curve)})")
-
-
-def _table(rows: Any) -> Table:
-    table = Table(title="On rehearsals kept apart", title_justify="left")
-    for heading in ("attack", "attackers", "rounds"):
-        table.add_column(heading, overflow="fold")
-    for heading in (
-        "weight on\nattackers",
-        "honest\nkept",
-        "just the\nhonest",
-        "AUROC",
-        "distance",
-        "of the\nmean",
-        "of the\nmedian",
-    ):
-        table.add_column(heading, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(
-            row["attack"],
-            f"{row['attackers']} of {row['clients']}",
-            str(row["rounds"]),
-            _share(row["attacker_weight"]),
-            _share(row["benign_kept"]),
-            _share(row["exact"]),
-            "–" if row["auroc"] is None else f"{row['auroc']:.3f}",
-            *(
-                "–" if row[name] is None else f"{row[name]:.3f}"
-                for name in ("distance", "distance_of_mean", "distance_of_median")
-            ),
-        )
-    return table
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    if searching is not None:
+        say(notes, f"wrote {searching.picture}")

@@ -1,0 +1,203 @@
+"""``fedimmune train --sweep``: many defences, and the one that tells attackers best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from fedimmune.cli.defence_tables import share
+from fedimmune.cli.epochs import showing_epochs
+from fedimmune.cli.stopping import ANEW
+from fedimmune.cli.terminal import progress, read_setting, say
+from fedimmune.errors import ParameterError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedimmune.adaptive.defence import Defence
+    from fedimmune.adaptive.outcomes import Outcome
+    from fedimmune.adaptive.recordings import Recording
+    from fedimmune.adaptive.sweeping import Course, Search
+    from fedimmune.adaptive.training import Epoch
+
+__all__ = ["Sweep", "read_grid", "searched_table"]
+
+_A_DAY = 24 * 3600.0
+
+
+class Sweep:
+    """Searches settings and trains the best; what is found meanwhile is kept beside the defence.
+
+    Parameters
+    ----------
+    grid
+        As `--grid` was given; empty for the usual one.
+    output
+        Where the defence goes.
+    files
+        Where the recordings are, for worker processes to read.
+    workers
+        How many processes, each training one defence at a time; by default one a core.
+    notes
+        Where progress goes.
+    """
+
+    def __init__(
+        self,
+        grid: Sequence[str],
+        output: Path,
+        files: Sequence[Path],
+        workers: int | None,
+        notes: Console,
+    ) -> None:
+        from fedimmune.adaptive.outcomes import OutcomeFile
+        from fedimmune.adaptive.sweeping import GRID
+        from fedimmune.files import writable
+
+        self._grid = read_grid(grid) or GRID
+        self._file = OutcomeFile(f"{output}.sweep.jsonl")
+        self.picture = Path(f"{output}.sweep.svg")
+        writable(self.picture)
+        self._files, self._workers, self._notes = files, workers, notes
+        self._search: Search | None = None
+
+    def train(self, recordings: Sequence[Recording], course: Course) -> tuple[Defence, list[Epoch]]:
+        """Search, draw the heat map, and train the best once more: the same bits, for it is seeded.
+
+        Parameters
+        ----------
+        recordings
+            Those of the files.
+        course
+            What all points have in common.
+        """
+        from fedimmune.adaptive.outcomes import described_search
+        from fedimmune.adaptive.sweeping import Search
+        from fedimmune.federation.workbench import one_thread
+        from fedimmune.files import write_text_atomically
+        from fedimmune.report.sweep_map import draw_sweep, sweep_grid
+
+        with one_thread():  # as worker processes do
+            self._search = Search(recordings, course, self._grid, self._file)
+            outcomes = self._carried_out(self._search, recordings, course)
+            searched = described_search(self._grid, outcomes)
+            write_text_atomically(draw_sweep(sweep_grid(searched)) + "\n", self.picture)
+            with showing_epochs(self._notes, course.epochs) as tell:
+                defence, curve = course.train(recordings, searched["best"], tell)
+        defence.about = defence.about.model_copy(update={"searched": searched})
+        return defence, curve
+
+    def kept(self) -> str:
+        """What there is, should it end now."""
+        if self._search is None:
+            return ANEW
+        done = f"{self._search.done} of {len(self._search.points)} points are searched"
+        return f"{done}, and the same command goes on with the others"
+
+    def _carried_out(
+        self, search: Search, recordings: Sequence[Recording], course: Course
+    ) -> list[Outcome]:
+        from fedimmune.adaptive.recordings import digest_of
+        from fedimmune.adaptive.sweeping import Bench, InTurn, bench_for
+        from fedimmune.federation.pool import Pool, usable_cores
+
+        before, total = search.done, len(search.points)
+        if before:
+            say(self._notes, f"{before} of {total} points are searched already")
+        bar = progress(
+            self._notes,
+            TextColumn("points"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.description}"),
+            transient=False,
+        )
+        bar.speed_estimate_period = _A_DAY  # a point may take longer than rich looks back
+        with bar:
+            task = bar.add_task("", total=total, completed=before)
+
+            def tell(outcome: Outcome) -> None:
+                line = f"{_settings(outcome.settings)}: accuracy {share(outcome.accuracy)}"
+                bar.update(task, advance=1, description=line)
+                if bar.disable:
+                    say(self._notes, line)
+
+            workers = min(self._workers or usable_cores(), total - before)
+            if workers < 2:
+                return search.carry_out(InTurn(Bench(recordings, course)), tell)
+            given = {"files": self._files, "digest": digest_of(recordings), "course": course}
+            with Pool(workers, bench_for, given) as pool:
+                return search.carry_out(pool, tell)
+
+
+def read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Read ``c=5,10,20`` and the like; a setting that comes twice has the values of both.
+
+    Raises
+    ------
+    ParameterError
+        Something else was given.
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        parts = [part.strip() for part in values.split(",")]
+        if not name.strip() or not equals or not all(parts):
+            raise ParameterError(f"--grid takes NAME=VALUE,VALUE,…, such as c=5,10, not {text!r}")
+        known = grid.setdefault(name.strip(), [])
+        for part in parts:
+            _, value = read_setting(f"{name}={part}")
+            if _written(value) not in map(_written, known):  # True is not 1 here
+                known.append(value)
+    return grid
+
+
+def searched_table(searched: Mapping[str, Any]) -> Table:
+    """Show what a defence's settings were chosen from, the choice marked."""
+    names = list(searched["grid"])
+    table = Table(title="Settings searched, on rehearsals kept apart", title_justify="left")
+    for heading in (
+        *names,
+        "accuracy",
+        "just the\nhonest",
+        "honest\nkept",
+        "weight on\nattackers",
+        "epoch",
+    ):
+        table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("")
+    for point in searched["points"]:
+        chosen = _settings(point["settings"]) == _settings(searched["best"])  # True is not 1 here
+        table.add_row(
+            *(_written(point["settings"][name]) for name in names),
+            share(point["accuracy"]),
+            share(point["exact"]),
+            share(point["benign_kept"]),
+            share(point["attacker_weight"]),
+            str(point["epoch"]),
+            "← chosen" if chosen else "",
+            style="bold" if chosen else None,
+        )
+    return table
+
+
+def _settings(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {_written(value)}" for name, value in point.items())
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,165 @@
+"""`fedimmune train --sweep`: what it prints and leaves, by one process or several, and stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fedimmune.adaptive.defence import Defence
+from fedimmune.cli import app
+from tests.adaptive.rehearsed import recordings
+from tests.cli.programs import on_a_terminal, start
+from tests.cli.test_stopping import half_written, stopped
+from tests.federation.processes import wait_until
+
+GRID = ("--grid", "c=5,10", "--grid", "eps=0,0.5")
+QUICK = ("--epochs", "1", "--set", "hidden=8")
+
+
+def call(*words: str) -> Result:
+    result = CliRunner().invoke(app, words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recordings").mkdir()
+    for number, each in enumerate(recordings(2, rounds=3)):
+        each.save(tmp_path / "recordings" / f"{number}.recording")
+    return tmp_path
+
+
+def train(output: str, *words: str, workers: int = 1) -> Result:
+    return call("train", "recordings", "-o", output, *QUICK, "--workers", str(workers), *words)
+
+
+def test_it_does_not_matter_how_many_do_the_work() -> None:
+    one = train("one.defence", *GRID)
+    two = train("two.defence", *GRID, workers=2)
+    assert one.stdout == two.stdout
+    assert Path("one.defence").read_bytes() == Path("two.defence").read_bytes()
+    lines = [
+        sorted(Path(f"{name}.defence.sweep.jsonl").read_text().splitlines())
+        for name in ("one", "two")
+    ]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 4
+    picture = Path("one.defence.sweep.svg").read_text(encoding="utf-8")
+    assert picture == Path("two.defence.sweep.svg").read_text(encoding="utf-8")
+    assert ET.fromstring(picture).tag.endswith("svg")
+
+    assert one.stdout.count("← chosen") == 1
+    assert one.stderr.count(": accuracy ") == 4
+    assert "wrote one.defence.sweep.svg" in one.stderr
+    about = Defence.load("one.defence").about
+    best = about.searched["best"]
+    assert {name: about.settings[name] for name in best} == best
+    assert [each["settings"] for each in about.searched["points"]] == [
+        {"c": c, "eps": eps} for c in (5, 10) for eps in (0, 0.5)
+    ]
+
+
+def test_the_defence_is_the_one_that_these_settings_alone_would_give() -> None:
+    train("searched.defence", *GRID)
+    about = Defence.load("searched.defence").about
+    chosen = [f"--set={name}={value}" for name, value in about.searched["best"].items()]
+    alone = json.loads(train("alone.defence", "--json", *chosen).stdout)
+    assert alone["searched"] == {}
+    assert alone["validation"] == [dict(row) for row in about.validation]
+    curves = [Path(f"{name}.defence.curve.csv").read_text() for name in ("searched", "alone")]
+    assert curves[0] == curves[1]
+
+
+def test_nothing_is_trained_for_twice() -> None:
+    first = train("x.defence", *GRID, "--json")
+    stamp = Path("x.defence.sweep.jsonl").stat().st_mtime_ns
+    again = train("x.defence", *GRID, "--json")
+    assert again.stdout == first.stdout
+    assert "4 of 4 points are searched already" in again.stderr
+    assert ": accuracy" not in again.stderr
+    assert Path("x.defence.sweep.jsonl").stat().st_mtime_ns == stamp
+    wider = train("x.defence", *GRID, "--grid", "c=10,20")
+    assert "4 of 6 points are searched already" in wider.stderr
+    assert wider.stderr.count(": accuracy ") == 2
+    other = train("x.defence", *GRID, "--seed", "2")
+    assert "already" not in other.stderr
+
+
+def test_sweep_alone_searches_c_and_eps() -> None:
+    printed = json.loads(train("x.defence", "--sweep", "--json", "-q").stdout)
+    assert printed["searched"]["grid"] == {"c": [1, 2, 5, 10, 20], "eps": [0, 0.25, 0.5, 0.75]}
+    assert len(printed["searched"]["points"]) == 20
+
+
+def test_quiet_leaves_the_tables() -> None:
+    loud = train("x.defence", *GRID)
+    quiet = train("x.defence", *GRID, "--quiet")
+    assert quiet.stderr == ""
+    assert quiet.stdout == loud.stdout
+
+
+def test_on_a_terminal_there_is_a_bar_with_the_time_left(folder: Path) -> None:
+    words = ("train", "recordings", "-o", "x.defence", *QUICK, *GRID, "--workers", "1")
+    code, shown = on_a_terminal(folder, *words, columns=100)
+    assert code == 0
+    assert "4/4" in shown
+    assert "left" in shown
+    assert shown.count("← chosen") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--grid", "c"), "--grid takes NAME=VALUE"),
+        (("--grid", "c="), "--grid takes NAME=VALUE"),
+        (("--grid", "=1,2"), "--grid takes NAME=VALUE"),
+        (("--grid", "c=1,,2"), "--grid takes NAME=VALUE"),
+        (("--grid", "c=1,much"), "c: "),
+        (("--grid", "colour=1,2"), "colour"),
+        (("--grid", "c=1,2", "--set", "c=3"), "c cannot be both set and searched"),
+        (("--sweep", "--attacks", "flip"), "no recording of 'flip'"),
+        (("--sweep", "--form", "oval"), "no form 'oval'"),
+    ],
+)
+def test_refused_in_one_line_before_anything_is_trained(
+    folder: Path, refused: Callable[..., str], words: tuple[str, ...], said: str
+) -> None:
+    assert said in refused("train", "recordings", "-o", "x.defence", *words)
+    assert not list(folder.glob("x.defence*"))
+
+
+def test_what_is_in_the_way_is_refused(folder: Path, refused: Callable[..., str]) -> None:
+    (folder / "x.defence.sweep.svg").mkdir()
+    (folder / "y.defence.sweep.jsonl").mkdir()
+    for name in ("x", "y"):
+        assert "is a folder" in refused("train", "recordings", "-o", f"{name}.defence", "--sweep")
+
+
+def test_points_that_are_searched_are_kept_when_it_is_stopped(folder: Path) -> None:
+    many = ",".join(str(c) for c in range(1, 41))
+    words = ("train", "recordings", "-o", "x.defence", "--epochs", "60", "--grid", f"c={many}")
+    process = start(folder, *words, "--workers", "2")
+    kept = folder / "x.defence.sweep.jsonl"
+    wait_until(kept.is_file, "a point is searched")
+    said, left = stopped(process, signal.SIGINT)
+    assert process.returncode == 130
+    assert left == []
+    done = len(kept.read_text().splitlines())
+    assert 0 < done < 40
+    assert said == (
+        f"fedimmune: stopped; {done} of 40 points are searched, "
+        "and the same command goes on with the others"
+    )
+    assert half_written(folder) == []
+    assert not (folder / "x.defence").exists()
