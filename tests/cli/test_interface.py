@@ -152,10 +152,13 @@ def quick(folder: Path, monkeypatch: pytest.MonkeyPatch, round_on_disk: list[str
     make_run(folder / "run")
     for number in (0, 1):
         recording(number).save(folder / f"{number}.recording")
+        recording(number, attack="backdoor").save(folder / f"new{number}.recording")
     return [
         "simulate --rounds 1 --attackers 3",
         "record --rounds 1 --attacks omniscient --attackers 2 --runs 1 --workers 1 -o recordings",
         "train 0.recording 1.recording -o made.defence --epochs 1",
+        "patch made.defence --with new0.recording --with new1.recording -o patched.defence "
+        "--epochs 1 --force",
         f"aggregate {' '.join(round_on_disk)} -o next.safetensors",
         "report run",
         "data digits",

@@ -1,0 +1,196 @@
+"""Patches: a defence learns a new attack, and is shown the old ones again lest it forget them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedimmune import __version__
+from fedimmune.adaptive.defence import Ancestor, Defence
+from fedimmune.adaptive.making import finished, learn, training_facts
+from fedimmune.adaptive.parting import Parted, part
+from fedimmune.adaptive.recordings import Recording, digest_of
+from fedimmune.adaptive.training import Epoch
+from fedimmune.adaptive.validation import validate
+from fedimmune.errors import InputError, ParameterError
+
+__all__ = ["Compared", "Patched", "patch"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One attack by one number of attackers, before and after a patch.
+
+    Parameters
+    ----------
+    is_old
+        Whether the defence had learned it before.
+    before, after
+        Rows of `validate` over the same rounds, which neither was trained on.
+    """
+
+    is_old: bool
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    @property
+    def lost(self) -> float:
+        """How much worse it got: what attackers won in weight, or how many more honest fell out.
+
+        As a share, the larger of the two; negative where both got better.
+        """
+        changes = [
+            sign * (self.after[name] - self.before[name])
+            for name, sign in (("attacker_weight", 1), ("benign_kept", -1))
+            if self.before[name] is not None
+        ]
+        return max(changes, default=0.0)
+
+
+@dataclass(frozen=True)
+class Patched:
+    """What a patch gave.
+
+    Parameters
+    ----------
+    defence
+        The patched one.
+    curve
+        Its learning curve.
+    rows
+        Old attacks and new ones, before and after.
+    margin
+        By how much an old attack may get worse, as a share.
+    """
+
+    defence: Defence
+    curve: Sequence[Epoch]
+    rows: Sequence[Compared]
+    margin: float
+
+    @property
+    def worse(self) -> list[Compared]:
+        """Old attacks that got worse by more than the margin, the worst first."""
+        found = [row for row in self.rows if row.is_old and row.lost > self.margin]
+        return sorted(found, key=lambda row: -row.lost)
+
+
+def patch(
+    defence: Defence,
+    recordings: Sequence[Recording],
+    *,
+    old_recordings: Sequence[Recording] | None = None,
+    margin: float = 0.02,
+    epochs: int = 200,
+    seed: int = 1,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
+) -> Patched:
+    """Train a defence on: new recordings, and a replay of what it was made from.
+
+    Parameters
+    ----------
+    defence
+        From its file; it is left as it is.
+    recordings
+        Of the same model. Those that the defence knows already are passed over; of the others the
+        last run is kept apart.
+    old_recordings
+        What the defence was made from, to replay instead of the sample in its file.
+    margin
+        By how much an old attack may get worse, as a share.
+    epochs, seed
+        Of the training.
+    on_epoch
+        Is told how it goes.
+
+    Raises
+    ------
+    InputError
+        The recordings do not fit the defence, hold nothing new, or there is nothing to replay.
+    """
+    if not (math.isfinite(margin) and 0 <= margin <= 1):
+        raise ParameterError(f"the margin is a share from 0 to 1, not {margin}")
+    if not defence.digest:
+        raise InputError("the defence has no file yet: save it, load it, and patch that")
+    old = _old(defence, old_recordings)
+    known = {recording.about.model_dump_json() for recording in old.every}
+    # A run that is known may have been trained on, or be what old attacks are measured on.
+    unknown = [one for one in recordings if one.about.model_dump_json() not in known]
+    if recordings and not unknown:
+        raise InputError("the defence knows all of these recordings: there is nothing to learn")
+    new = part(unknown)
+    for recording in (*old.every, *new.every):
+        _check(defence, recording)
+    form = copy.deepcopy(defence.form).float()
+    learned = Parted(old.to_train + new.to_train, old.to_validate + new.to_validate)
+    even = Parted(_balanced(learned.to_train), _balanced(learned.to_validate))
+    curve = learn(form, defence.about.form, even, epochs=epochs, seed=seed, on_epoch=on_epoch)
+    parent = Ancestor(
+        digest=defence.digest, attacks=defence.about.attacks, version=defence.about.version
+    )
+    about = defence.about.model_copy(
+        update={
+            "attacks": tuple(sorted({*defence.about.attacks, *new.kinds})),
+            "training": training_facts(defence.about.form, epochs=epochs, seed=seed),
+            "recordings": digest_of(learned.every),
+            "searched": {},  # what was searched was another network
+            "version": __version__,
+            "lineage": (*defence.about.lineage, parent),
+        }
+    )
+    patched = finished(form, about, learned, learned.to_validate)
+    rows = [
+        *_compared(defence, patched, old.to_validate, is_old=True),
+        *_compared(defence, patched, new.to_validate, is_old=False),
+    ]
+    return Patched(patched, curve, rows, margin)
+
+
+def _old(defence: Defence, recordings: Sequence[Recording] | None) -> Parted:
+    """Give what is shown again."""
+    if recordings is not None:
+        return part(recordings, defence.about.attacks)
+    if not defence.replay.to_train or not defence.replay.to_validate:
+        raise InputError(
+            "the defence carries no recordings to replay (it was made before there were patches), "
+            "and would forget what it knows: give those it was made from (--old-recordings DIR)"
+        )
+    return defence.replay
+
+
+def _check(defence: Defence, recording: Recording) -> None:
+    layers = list(recording.about.layers)
+    defence.check_layers(layers)
+    if layers != list(defence.about.layers):
+        raise InputError(f"{recording} has the defence's layers in another order")
+    if defence.needs_anchor and not recording.about.has_anchor:
+        raise InputError(
+            f"the defence compares clients with the server's own update, and {recording} has "
+            f"none: set the scenario's `anchor` and record again"
+        )
+
+
+def _balanced(recordings: Sequence[Recording]) -> tuple[Recording, ...]:
+    """Repeat recordings until every kind counts alike, so that none drowns another.
+
+    Rounds in which nobody attacks are a kind too: they are few in a replay, and most of a life.
+    """
+    by_kind: dict[str, list[Recording]] = {}
+    for recording in recordings:
+        by_kind.setdefault(recording.about.attack, []).append(recording)
+    rounds = [sum(len(recording) for recording in group) for group in by_kind.values()]
+    return tuple(
+        recording
+        for group, count in zip(by_kind.values(), rounds, strict=True)
+        for recording in group * round(max(rounds) / count)
+    )
+
+
+def _compared(
+    before: Defence, after: Defence, recordings: Sequence[Recording], *, is_old: bool
+) -> list[Compared]:
+    rows = zip(validate(before, recordings), validate(after, recordings), strict=True)
+    return [Compared(is_old, one, other) for one, other in rows]
