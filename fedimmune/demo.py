@@ -31,6 +31,8 @@ RULES = ("mean", "median", "krum", "adaptive", "oracle")
 _ATTACKERS = 4
 _ROUNDS = 20
 _EPOCHS = 200
+_KEPT = ("fc2.weight",)
+"""The last layer's updates, so that the report can show what attackers send."""
 _USELESS = 0.8
 """A model that is right on less than this part of what the oracle's is has not held."""
 
@@ -126,7 +128,7 @@ class Demo:
 
     def play(self, rule: str) -> Generator[RoundRecord, None, None]:
         """Train federatedly under attack, by one rule; a finished run is read again."""
-        return simulate(self.scenario(rule), runs=self.runs)
+        return simulate(self.scenario(rule), runs=self.runs, keep=_KEPT)
 
     def is_played(self, rule: str) -> bool:
         """Whether a rule's run is finished."""

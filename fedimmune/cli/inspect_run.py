@@ -23,6 +23,7 @@ from fedimmune.inspecting import (
     read_run_folder,
     record_of,
 )
+from fedimmune.notices import notice_of_record
 from fedimmune.records import ClientRecord
 from fedimmune.runs import RunFolder
 
@@ -151,10 +152,12 @@ def _history_facts(one: ClientHistory) -> dict[str, Any]:
 def _explanation(folder: RunFolder, number: int, client: str, defence: Path | None) -> Shown:
     found = explain_client(folder, number, client, defence=defence)
     one = client_in(record_of(folder, number), client)
+    notice = notice_of_record(one, rule="adaptive")
     facts = {
         "run": str(folder.path),
         "round": number,
         "client": one.model_dump(mode="json"),
+        "notice": notice.to_json(),
         "explanation": None
         if found is None
         else {**asdict(found), "is_memory_alone": found.is_memory_alone},
@@ -168,7 +171,11 @@ def _explanation(folder: RunFolder, number: int, client: str, defence: Path | No
     said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
     extras = [f"{name} {_shown(getattr(one, name))}" for name in _extras([one])]
     also = f" ({', '.join(extras)})" if extras else ""
-    return Shown(facts, [f"{said}{also}{knows}", *_memory(found), _compared(found), _blames(found)])
+    told = f"What it is to be told: {notice.text}"
+    return Shown(
+        facts,
+        [f"{said}{also}{knows}", *_memory(found), _compared(found), told, _blames(found)],
+    )
 
 
 def _memory(found: Explanation) -> list[str]:
