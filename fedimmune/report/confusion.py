@@ -45,10 +45,14 @@ class Confusion:
             accused = total - counts[0]
             if accused and truth in self.columns:
                 right = counts[self.columns.index(truth)]
-                parts.append(f"{percent(right / accused)} of the suspects were called {truth}")
+                parts.append(
+                    f"{percent(right / accused)} of the suspected attackers were called {truth}"
+                )
             elif accused and UNKNOWN in self.columns:
                 right = counts[self.columns.index(UNKNOWN)]
-                parts.append(f"{percent(right / accused)} of the suspects were called unknown")
+                parts.append(
+                    f"{percent(right / accused)} of the suspected attackers were called unknown"
+                )
         return f"Of all clients in all rounds: {'; '.join(parts)}."
 
 

@@ -30,11 +30,12 @@ _TRAITS = 3
 
 @dataclass
 class Group:
-    """Pictures under one heading, and what is to be said about those that are missing."""
+    """Pictures or tables under one heading, and what is to be said about those that are missing."""
 
     title: str
     charts: Sequence[Chart]
     notes: list[str] = field(default_factory=list)
+    tables: Sequence[Confusion] = ()
 
     @property
     def is_wide(self) -> bool:
@@ -51,7 +52,6 @@ class SettingShown:
     notices: list[str]
     table: Table
     groups: list[Group]
-    confusions: list[Confusion]
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ def _shown(setting: Setting, budget: _Budget) -> SettingShown:
         outcome,
         _detection(setting),
         _trust(setting, budget),
+        Group("Suspected of what", [], tables=confusions_of(setting)),
         _traits(setting, budget),
         Group("Where the time went", [] if times is None else [times]),
     ]
@@ -129,8 +130,7 @@ def _shown(setting: Setting, budget: _Budget) -> SettingShown:
         summary=summary_of(setting),
         notices=notices,
         table=table_of(setting),
-        groups=[group for group in groups if group.charts or group.notes],
-        confusions=confusions_of(setting),
+        groups=[each for each in groups if each.charts or each.notes or each.tables],
     )
 
 

@@ -208,7 +208,7 @@ def _grid(chart: Grid, axes: Axes) -> None:
 
 
 def _signs(chart: Grid, axes: Axes) -> None:
-    for verdict, marker in (("suspected", "$/$"), ("rejected", "x"), ("failed", "|")):
+    for verdict, marker in _SIGNS.items():
         places = [
             (i, j)
             for j, row in enumerate(chart.rows)

@@ -116,8 +116,11 @@ def line_figures(setting: Setting, line: Line) -> dict[str, Measured]:
     }
 
 
-def score_of(record: RoundRecord) -> float:
-    """What a round is compared by: ACC · (1 − ASR), or ACC where there is no ASR."""
+def score_of(record: RoundRecord) -> float | None:
+    """What a round is compared by: ACC · (1 − ASR), or ACC where there is no ASR.
+
+    None where the model was not tested.
+    """
     score = record.accuracy_without_success
     return record.accuracy if score is None else score
 
@@ -146,7 +149,8 @@ def _behind(run: Run, oracle: Run) -> float | None:
     common = min(len(run.records), len(oracle.records))
     if not common:
         return None
-    return score_of(oracle.records[common - 1]) - score_of(run.records[common - 1])
+    best, own = score_of(oracle.records[common - 1]), score_of(run.records[common - 1])
+    return None if best is None or own is None else best - own
 
 
 def _honest_kept(records: Sequence[RoundRecord]) -> float | None:

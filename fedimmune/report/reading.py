@@ -12,6 +12,7 @@ from typing import Any
 
 from fedimmune.errors import InputError
 from fedimmune.records import ClientData, RoundRecord
+from fedimmune.report.truth import with_truth
 from fedimmune.runs import RunFolder
 
 __all__ = ["ClientKey", "Run", "read_run", "read_runs"]
@@ -132,12 +133,13 @@ def read_run(folder: Path) -> Run:
         raise InputError(f"the run {folder} is damaged: it has no scenario.toml")
     run = RunFolder(folder)
     try:
+        partition = run.partition()
         return Run(
             path=folder,
             scenario=run.scenario(),
-            records=tuple(run.records()),
+            records=with_truth(run.records(), partition),
             is_finished=run.is_finished,
-            partition=run.partition(),
+            partition=partition,
         )
     except InputError as error:
         raise InputError(f"the run {folder} is damaged: {error}") from error

@@ -23,7 +23,9 @@ _SIGNS = {
     "suspected": "M{x},{y}m.2,.8l.6,-.6",
     "rejected": "M{x},{y}m.2,.2l.6,.6m0,-.6l-.6,.6",
     "failed": "M{x},{y}m.5,.2v.6",
+    "late": "M{x},{y}m.2,.5h.6",
 }
+_KEY = {"suspected": "╱", "rejected": "╳", "failed": "│", "late": "─"}
 _WIDTH = 400
 
 
@@ -191,7 +193,7 @@ def _key(grid: Grid) -> Markup:
     verdicts = {cell.verdict for row in grid.rows for cell in row.cells if cell is not None}
     signs = [
         element("li", element("i", sign, class_="glyph"), verdict)
-        for verdict, sign in (("suspected", "╱"), ("rejected", "╳"), ("failed", "│"))
+        for verdict, sign in _KEY.items()
         if verdict in verdicts
     ]
     marked = any(row.marked for row in grid.rows) or any(c.marked for c in grid.columns)

@@ -98,6 +98,8 @@ def _one_run(run: Run) -> list[str]:
 
 def _outcome(run: Run, figures: Figures) -> str:
     where = f"After {counted(figures.rounds, 'round')} on {_task(run)}{_with_whom(run)}"
+    if figures.accuracy is None:
+        return f"{where}, {run.rule} has made a model that the server did not test."
     said = f"{where}, the model that {run.rule} made is right on {percent(figures.accuracy)}"
     if figures.asr is None:
         return said + " of the test samples."

@@ -62,7 +62,7 @@ def test_the_page_shows_it_with_a_sentence_and_the_kind_on_hover(tmp_path: Path)
     assert "Suspected of what" in text
     wanted = by_hand(path)
     accused = sum(wanted["backdoor", kind] for kind in _KINDS)
-    assert f"{wanted['backdoor', 'backdoor'] / accused:.1%} of the suspects" in text
+    assert f"{wanted['backdoor', 'backdoor'] / accused:.1%} of the suspected attackers" in text
     assert "taken for omniscient (75% sure)" in page
 
 
