@@ -45,10 +45,13 @@ class Sent:
         Of those that sent one; views of memory that the next round writes to.
     failed
         Why the others sent nothing, by client.
+    without_anchor
+        Why there is no update of the server's own, where one was asked for and there is none.
     """
 
     updates: Updates
     failed: Mapping[int, str]
+    without_anchor: str | None = None
 
 
 class Federation:
@@ -143,11 +146,14 @@ class Federation:
         }
         samples = {client: float(len(self.parts[client])) for client in updates}
         made = Updates.from_states(updates, samples=samples)
-        if with_anchor:
-            if problems[SERVER] is not None:
-                raise InputError(f"the server's own training failed: {problems[SERVER]}")
-            made = made.with_anchor(self._crew.arena.updates[-1])
-        return Sent(made, failed)
+        if not with_anchor:
+            return Sent(made, failed)
+        if problems[SERVER] is not None:
+            return Sent(made, failed, f"the server's own training failed: {problems[SERVER]}")
+        try:
+            return Sent(made.with_anchor(self._crew.arena.updates[-1]), failed)
+        except InputError as error:
+            return Sent(made, failed, str(error))
 
     def test(self, on_done: OnDone) -> Counts:
         """Test the global model on the server's samples that are not set aside."""

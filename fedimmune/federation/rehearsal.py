@@ -149,13 +149,15 @@ def observe(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
             sent = federation.train(number, lambda *_: None, with_anchor=anchored)
+            if sent.without_anchor is not None:
+                break  # the attack has driven the model beyond numbers: nothing more to learn
             updates = sent.updates.checked()
             try:
                 found = measure(updates.with_anchor_row()).grams()
                 medians.append(_median_distance(updates, federation.attackers))
                 moved = rule.aggregate(updates).apply(federation.global_model)
             except (FedimmuneError, NonFiniteError):
-                break  # the attack has driven the model beyond numbers: nothing more to learn
+                break  # the same, seen later
             if len(updates) < len(sent.updates):
                 break  # somebody has, and a recording has the same clients in all rounds
             grams.append(found)

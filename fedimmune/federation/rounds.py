@@ -16,7 +16,7 @@ from torch import Tensor
 from fedimmune.aggregation import Aggregation
 from fedimmune.checks import whole
 from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError, ParameterError
-from fedimmune.federation.federation import Federation
+from fedimmune.federation.federation import Federation, Sent
 from fedimmune.federation.measuring import client_records, detections, distances
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.workbench import one_thread
@@ -26,7 +26,6 @@ from fedimmune.rules import Rule
 from fedimmune.runs import Checkpoint, RunFolder
 from fedimmune.tasks import data_folder, load_data
 from fedimmune.traces import Trace, trace_of
-from fedimmune.updates import Updates
 
 __all__ = ["Observer", "run_folder", "simulate"]
 
@@ -203,7 +202,7 @@ def _play(
             with_anchor=rule.needs_anchor,
         )
     with watch("aggregating"):
-        outcome = _aggregate(federation, rule, sent.updates)
+        outcome = _aggregate(federation, rule, sent)
     with watch("measuring"):
         attackers, aggregation = federation.attackers, outcome.aggregation
         measured = {
@@ -238,8 +237,11 @@ class _Outcome:
     rejected: Mapping[Any, str] = field(default_factory=dict)
 
 
-def _aggregate(federation: Federation, rule: Rule, updates: Updates) -> _Outcome:
+def _aggregate(federation: Federation, rule: Rule, sent: Sent) -> _Outcome:
     """Aggregate and move the global model, or say why it stays where it is."""
+    updates = sent.updates
+    if sent.without_anchor is not None:
+        return _Outcome(error=sent.without_anchor, rejected=updates.rejected)
     try:
         aggregation = rule.aggregate(updates)
         model = aggregation.apply(federation.global_model)

@@ -299,4 +299,5 @@ def test_the_callers_randomness_is_left_alone() -> None:
 def test_blobs_are_worth_testing_with() -> None:
     assert CLASSES == 4
     *_, last = simulate(Scenario(task=BLOBS, clients=5, rounds=8), workers=1)
+    assert last.accuracy is not None
     assert last.accuracy > 0.9

@@ -128,6 +128,36 @@ def test_an_enormous_learning_rate_is_no_end() -> None:
         assert record.error or all(client.verdict for client in record.clients)
 
 
+class Anchored(Rule):
+    """A user's own rule that wants the server's own update."""
+
+    name = "anchored"
+    summary = "the mean, if there is an anchor"
+    paper = "–"
+    needs_anchor = True
+
+    def _attempt(self, updates: Updates) -> Aggregation:
+        assert updates.anchor is not None
+        return create("mean").aggregate(updates)
+
+
+@pytest.mark.parametrize("how", ["nan", "raise"])
+def test_where_the_server_itself_cannot_train_the_round_is_lost_and_the_run_goes_on(
+    how: str, registered: Register
+) -> None:
+    registered(Anchored)
+    fields = {**broken([], how), "rule": "anchored", "anchor": 8}
+    assert [record.error for record in play(**fields)[0]] == [None, None]
+    records, models = play(**{**fields, **broken([0, 1, 2, 3], how), "rule": "anchored"})
+    assert len(records) == 2
+    for record in records:
+        assert record.error
+        assert "server's own" in record.error
+        verdicts = {client.verdict for client in record.clients}
+        assert verdicts == {"unused" if how == "nan" else "failed"}, "nobody is accused"
+    assert same(models[0], models[2])
+
+
 def test_too_few_for_the_rule_are_named() -> None:
     fields = {**broken([0, 1], "nan"), "rule": "krum"}
     bad = holders(fields, [0, 1])
