@@ -59,7 +59,7 @@ def read(folder: Path) -> Runs:
             continue
         scenario = tomllib.loads((path / "scenario.toml").read_text())
         rule = scenario["rule"]
-        found[_name(rule), _title(scenario["attack"]), scenario["seed"]] = _figures(path)
+        found[_name(rule), scenario_title(scenario["attack"]), scenario["seed"]] = _figures(path)
     return found
 
 
@@ -71,7 +71,8 @@ def _name(rule: dict[str, Any]) -> str:
     return name if rule["memory"] == usual else f"{name}, {'with' if not usual else 'no'} memory"
 
 
-def _title(attack: dict[str, Any]) -> str:
+def scenario_title(attack: dict[str, Any]) -> str:
+    """Name a scenario by its attack."""
     if attack["name"] == "none":
         return "no attack"
     if attack["name"] == "label-flip":
@@ -85,7 +86,7 @@ def _figures(path: Path) -> Figures:
     shares = [record.attacker_weight or 0.0 for record in records]
     last = records[-1]
     return Figures(
-        accuracy=100 * last.accuracy,
+        accuracy=100 * (last.accuracy or 0.0),
         success=None if last.asr is None else 100 * last.asr,
         attacker_weight=100 * statistics.fmean(shares),
         rounds_over_half=sum(share > 0.5 for share in shares),

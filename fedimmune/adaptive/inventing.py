@@ -13,11 +13,9 @@ from torch import Tensor
 
 __all__ = ["invent"]
 
-_MOST_OWN = 0.5
+_MOST_OWN = 0.3
 """No more than that of the rehearsed attack is left in an invented one."""
 _MOST_SHARED = 1.5
-_UNIFORM = 1 / 3
-"""How often all layers are treated alike."""
 
 
 def invent(grams: Tensor, attackers: Tensor, random: torch.Generator) -> Tensor:
@@ -45,13 +43,10 @@ def invent(grams: Tensor, attackers: Tensor, random: torch.Generator) -> Tensor:
     def draw(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=random, dtype=grams.dtype)
 
-    def by_layer() -> Tensor:
-        drawn = draw(rounds, layers)
-        return torch.where(draw(rounds, 1) < _UNIFORM, drawn[:, :1], drawn)
-
-    of_honest = 2 * by_layer() - 1
-    of_itself = _MOST_OWN * by_layer() * (draw(rounds, 1) < 0.5)
-    of_shared, of_own = _MOST_SHARED * by_layer(), by_layer()
+    # Each layer by itself: to treat all alike, as who negates an update does, is a kind of its own.
+    of_honest = 2 * draw(rounds, layers) - 1
+    of_itself = _MOST_OWN * draw(rounds, layers) * (draw(rounds, 1) < 0.5)
+    of_shared, of_own = _MOST_SHARED * draw(rounds, layers), draw(rounds, layers)
 
     usual = grams.diagonal(dim1=-2, dim2=-1)[..., :n].clamp(min=0).median(-1).values
     wider = grams.new_zeros(rounds, layers, wide, wide)

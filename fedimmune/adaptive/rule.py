@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from fedimmune.adaptive.defence import Defence, Judged
 from fedimmune.adaptive.memory import Case, Memory
 from fedimmune.checks import flag
@@ -95,16 +97,32 @@ class Adaptive(WeightRule):
             raise
         self.loaded.check_layers(geometry.layers)
         geometry = geometry.of(self.loaded.about.layers)  # a file may have them in another order
-        evidence = None
-        if self.memory:
-            strength = self.loaded.about.memory or _STRENGTH
-            evidence = self.known.evidence(updates.clients, strength)
-        self._basis = Basis(geometry, evidence)
-        judged = self.loaded.judge(geometry.grams(), evidence)
+        self._basis = Basis(geometry, self._evidence(updates.clients))
+        return self.judge(updates.clients, geometry.grams())
+
+    def judge(self, clients: Sequence[ClientId], grams: Tensor) -> Weighing:
+        """Weigh the clients of a round of which inner products are all there is, as in a trace.
+
+        Nothing is remembered until `finish` is called.
+
+        Parameters
+        ----------
+        clients
+            In the order of the rows.
+        grams
+            By layer, in the defence's order, (layers, rows, rows), the anchor's row last where it
+            is needed.
+        """
+        judged = self.loaded.judge(grams, self._evidence(clients))
         self._next = (self.known if self.memory else Memory()).after(
-            updates.clients, judged.scores, _suspects(updates.clients, judged)
+            clients, judged.scores, _suspects(clients, judged)
         )
         return Weighing(judged.weights, judged.scores, self._suspicions())
+
+    def _evidence(self, clients: Sequence[ClientId]) -> Tensor | None:
+        if not self.memory:
+            return None
+        return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
 
     def _suspicions(self) -> dict[ClientId, Suspicion]:
         """Say what those are suspected of whose kind can be told."""
@@ -115,7 +133,7 @@ class Adaptive(WeightRule):
             for client, case in self._next.cases.items()
         }
 
-    def finish(self, updates: Updates) -> None:
+    def finish(self, updates: Updates | None = None) -> None:
         if self.memory:
             self.known = self._next
 
