@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format test-data test-browser bench bench-rules bench-simulate picture clean
+.PHONY: help install demo flower-demo test lint format test-data test-browser test-flower bench bench-rules bench-simulate bench-flower picture clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -26,13 +26,20 @@ $(VENV)/.dev: $(VENV)/.core
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
-install: $(VENV)/.dev ## build .venv with all extras
+$(VENV)/.flower: $(VENV)/.dev
+	$(PIP) install --quiet -c constraints.txt -e ".[dev,flower]"
+	@touch $@
+
+install: $(VENV)/.dev ## build .venv with all extras but Flower
 
 demo: $(VENV)/.core ## rehearse, learn, be attacked, compare: the whole story in minutes
 	$(BIN)/fedimmune demo
 
+flower-demo: $(VENV)/.flower ## the same story run by Flower: ten nodes, FedAvg and the learned rule
+	$(BIN)/python examples/flower/demo.py build/flower-demo
+
 test: $(VENV)/.dev ## run the tests (minutes)
-	$(BIN)/python -m pytest -m "not data and not browser"
+	$(BIN)/python -m pytest -m "not data and not browser and not flower"
 
 test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
 	@test -n "$$FEDIMMUNE_DATA" || { echo "set FEDIMMUNE_DATA to the folder of data sets"; exit 1; }
@@ -40,6 +47,9 @@ test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names 
 
 test-browser: $(VENV)/.dev ## open reports in an installed Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pytest -m browser -v -rs
+
+test-flower: $(VENV)/.flower ## tests of the strategy for Flower, which is installed for it
+	$(BIN)/python -m pytest -m flower -v -rs tests/flower
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .
@@ -61,6 +71,9 @@ bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-
 
 bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench-simulate.json
 	$(BIN)/python -m benchmarks.simulate
+
+bench-flower: $(VENV)/.flower ## the strategy beside Flower's own; writes build/bench-flower.json
+	$(BIN)/python -m benchmarks.flower
 
 picture: $(VENV)/.dev ## draw the README's picture from the demo's runs
 	$(BIN)/python docs/picture.py

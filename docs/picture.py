@@ -80,7 +80,7 @@ def draw(records: Records, output: Path) -> None:
         middle,
         "Is the model still good?",
         "clean images classified rightly (ACC)",
-        {rule: [each.accuracy for each in played] for rule, played in records.items()},
+        {rule: [each.accuracy or 0.0 for each in played] for rule, played in records.items()},
     )
     _trust(right, records["adaptive"])
     buffer = io.BytesIO()

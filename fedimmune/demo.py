@@ -173,7 +173,7 @@ def outcome_of(rule: str, records: Sequence[RoundRecord]) -> Outcome:
     weights = [each.attacker_weight for each in records if each.attacker_weight is not None]
     return Outcome(
         rule=rule,
-        accuracy=last.accuracy,
+        accuracy=last.accuracy or 0.0,
         success=last.asr or 0.0,
         attacker_weight=sum(weights) / len(weights) if weights else None,
     )

@@ -39,7 +39,8 @@ class ClientRecord(_Record):
     attacks
         Whether it does; None where nobody knows, as in a real federation.
     verdict
-        ``trusted``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it sent nothing.
+        ``trusted``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it sent nothing,
+        or ``late`` where it sent something too late.
     weight
         Its share of the new model; None where the rule has no weights.
     score
@@ -79,7 +80,7 @@ class RoundRecord(_Record):
     round
         From 1.
     accuracy, loss
-        Of the new global model, on the server's test samples (ACC).
+        Of the new global model, on the server's test samples (ACC); None where it does not test.
     asr
         Share of all attacked test samples that are classified as the attacker wants (ASR), as the
         paper has it: a perfect model has the target class's own share. None without a target.
@@ -108,7 +109,7 @@ class RoundRecord(_Record):
     """
 
     round: int
-    accuracy: float
+    accuracy: float | None = None
     loss: float | None = None
     asr: float | None = None
     asr_others: float | None = None

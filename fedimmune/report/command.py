@@ -30,7 +30,8 @@ def command_of(run: Run) -> list[str] | None:
     Every field is given, those at their defaults included: defaults may change.
     """
     is_real = run.records and not run.knows_truth  # a simulation knows who attacks
-    if is_real or "task" not in run.scenario or "rule" not in run.scenario:
+    is_another_engines = "engine" in run.scenario
+    if is_real or is_another_engines or not {"task", "rule"} <= run.scenario.keys():
         return None
     fields = flat(run.scenario)
     options = ["fedimmune simulate"]

@@ -133,4 +133,5 @@ def test_a_round_is_played(name: str) -> None:
     assert len(record.clients) == 1
     assert record.clients[0].verdict == "trusted"
     assert record.robust_mean_norm != 0
+    assert record.accuracy is not None
     assert 0 < record.accuracy < 1

@@ -1,0 +1,173 @@
+"""FedAvg is taken over, the learned rule is not: the same federation twice, run by Flower.
+
+    python examples/flower/demo.py [FOLDER]
+
+Ten nodes learn handwritten digits in Flower's simulation; four of them plant a backdoor. Rehearsals
+and the defence are those of ``fedimmune demo`` and are made once; the runs are made anew each time.
+Everything that is started here is stopped here, on Ctrl-C too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.commands import HOST, answers, free_port, wait_until, write_config
+from deploy.processes import Processes, environment, stop_on_signals
+
+from fedimmune.demo import Demo, outcome_of
+from fedimmune.errors import FedimmuneError
+from fedimmune.report import write_report
+from fedimmune.report.reading import Run, read_run
+
+_APP = Path(__file__).parent
+_RULES = ("mean", "adaptive")
+_CLIENTS = 10
+_ATTACKERS = 4
+_PATIENCE = 120.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rehearse, learn, run twice, compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("build/flower-demo"))
+    parser.add_argument("--defence", type=Path, help="one for `digits`, instead of learning one")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args(arguments)
+    folder = chosen.folder.resolve()
+    stop_on_signals()
+    try:
+        defence = chosen.defence or _learned(Path("build/demo"))
+        shutil.rmtree(folder / "runs", ignore_errors=True)
+        play(folder, defence.resolve(), chosen.rounds, chosen.seed)
+        runs = {rule: read_run(folder / "runs" / rule) for rule in _RULES}
+        print(compared(runs))
+        report = folder / "report.html"
+        title = f"Flower: {_ATTACKERS} of {_CLIENTS} nodes plant a backdoor"
+        write_report([run.path for run in runs.values()], report, title=title)
+        print(f"The whole story, to look at: {report}")
+    except (FedimmuneError, RuntimeError, TimeoutError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped, with all that was started", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _learned(folder: Path) -> Path:
+    """Give the defence of ``fedimmune demo``, which is made where there is none."""
+    made = Demo(folder)
+    _tell("rehearsing attacks on the server's data (once, a minute or two)")
+    made.rehearse(_in_silence)
+    _tell("training the defence on them (once)")
+    made.learn(_in_silence)
+    return made.defence
+
+
+def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
+    """Start a SuperLink, have Flower run the app once a rule, and stop the SuperLink.
+
+    Parameters
+    ----------
+    folder
+        Logs go there, and run folders to its ``runs``.
+    defence
+        File of the rule `adaptive`.
+    rounds, seed
+        Of both runs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    home, address = folder / "home", f"{HOST}:{free_port()}"
+    write_config(home, address)
+    with Processes(folder) as processes:
+        _tell("starting a SuperLink in simulation mode")
+        # Without TLS: it listens to this machine alone.
+        command = ["flower-superlink", "--insecure", "--simulation", "--host", HOST]
+        port = ["--port", address.rpartition(":")[2], "--disable-runtime-dependency-installation"]
+        processes.start("superlink", [*command, *port], environment(home))
+        wait_until(lambda: answers(address), _PATIENCE, f"see {processes.log('superlink')}")
+        for rule in _RULES:
+            _tell(f"{rounds} rounds by {_CLIENTS} nodes, {_ATTACKERS} of them attackers: {rule}")
+            began = time.perf_counter()
+            settings: dict[str, str | int] = {
+                "rule": rule,
+                "defence": str(defence) if rule == "adaptive" else "",
+                "attack": "backdoor",
+                "attackers": _ATTACKERS,
+                "clients": _CLIENTS,
+                "rounds": rounds,
+                "seed": seed,
+                "runs": str(folder / "runs"),
+                "name": rule,
+            }
+            _run(processes, home, rule, settings)
+            _tell(f"    {time.perf_counter() - began:.0f} seconds")
+
+
+def _run(processes: Processes, home: Path, rule: str, settings: Mapping[str, str | int]) -> None:
+    """Have Flower run the app, and see that it came to its end."""
+    config = " ".join(f"{name}={_written(value)}" for name, value in settings.items())
+    command = ["flwr", "run", str(_APP), "lab", "--stream", "-c", config]
+    nodes = ["--federation-config", f"num-supernodes={_CLIENTS}"]
+    name = f"run-{rule}"
+    processes.start(name, [*command, *nodes], environment(home))
+    wait_until(lambda: name in processes.ended(), float("inf"), "")
+    finished = Path(str(settings["runs"])) / rule / "model.safetensors"
+    if not finished.is_file():
+        raise RuntimeError(f"the run did not come to its end: see {processes.log(name)}")
+
+
+def _written(value: str | int) -> str:
+    """Write a value as TOML has it."""
+    return str(value) if isinstance(value, int) else f'"{value}"'
+
+
+def compared(runs: Mapping[str, Run]) -> str:
+    """Say what became of the model by each rule, and whom the learned rule suspected of what.
+
+    Parameters
+    ----------
+    runs
+        One a rule, by its name.
+    """
+    lines = ["", f"{'rule':<10}{'ACC':>9}{'ASR':>9}{'weight on attackers':>22}{'s a round':>12}"]
+    for rule, run in runs.items():
+        found = outcome_of(rule, run.records)
+        weight = "–" if found.attacker_weight is None else f"{found.attacker_weight:.1%}"
+        last = run.records[-1].seconds
+        pace = last.training + last.aggregating
+        lines.append(
+            f"{rule:<10}{found.accuracy:>9.1%}{found.success:>9.1%}{weight:>22}{pace:>12.2f}"
+        )
+    lines += ["", "By adaptive:"]
+    run = runs["adaptive"]
+    for node in run.clients:
+        seen = [each for record in run.records for each in record.clients if each.id == node]
+        accused = [each for each in seen if each.verdict == "suspected"]
+        kinds = Counter(each.kind for each in accused if each.kind is not None)
+        of_what = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
+        who = "attacker" if node in run.attackers else "honest"
+        lines.append(
+            f"  node {node:<20}  {who:<8}  suspected in {len(accused):>2} of {len(seen)} rounds"
+            + (f", of {of_what}" if of_what else "")
+        )
+    return "\n".join([*lines, ""])
+
+
+def _in_silence(_: int, __: int) -> None:
+    """Hear how far it is, and say nothing."""
+
+
+def _tell(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A federation under attack, as a Flower app."""

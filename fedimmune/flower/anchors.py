@@ -1,0 +1,73 @@
+"""The server's own update, for defences that compare clients with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedimmune.checks import whole
+
+__all__ = ["Anchor", "anchor_for"]
+
+Anchor: TypeAlias = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
+"""Takes the global model, gives the change that the server's own training makes of it."""
+
+
+def anchor_for(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    epochs: int = 1,
+) -> Anchor:
+    """Make the callable for ``RobustStrategy(anchor=…)`` out of a model and a few samples.
+
+    The update should come about as the clients' do: same optimiser, same number of epochs. A few
+    dozen samples that the server trusts will do; a defence that uses an anchor has learned what to
+    make of so little.
+
+    Parameters
+    ----------
+    model
+        One of the federation's; its values are overwritten.
+    loader
+        Gives batches (inputs, labels), each time it is iterated over.
+    lr, momentum, epochs
+        As the clients train: plain SGD on the cross-entropy.
+
+    Examples
+    --------
+    >>> model, batch = nn.Linear(2, 3), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long))
+    >>> update = anchor_for(model, [batch], lr=0.1)(model.state_dict())
+    >>> list(update)
+    ['weight', 'bias']
+    """
+    whole("anchor_for", "epochs", epochs, 1)
+
+    def train(start: dict[str, Tensor]) -> dict[str, Tensor]:
+        # Copies, for training writes: the federation's model stays as it is.
+        model.load_state_dict({name: tensor.clone() for name, tensor in start.items()})
+        model.train()
+        place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+        for _ in range(epochs):
+            for inputs, labels in loader:
+                optimiser.zero_grad()
+                cross_entropy(model(inputs.to(place)), labels.to(place)).backward()
+                optimiser.step()
+        return {
+            name: _change(tensor.detach(), start[name])
+            for name, tensor in model.state_dict().items()
+        }
+
+    return train
+
+
+def _change(new: Tensor, old: Tensor) -> Tensor:
+    before = old.to(new.device)
+    return new ^ before if new.dtype == torch.bool else new - before

@@ -1,0 +1,126 @@
+"""A grid that one client's reply cannot bring down, and that sees replies which come too late."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.app.message.message import make_message
+from flwr.serverapp import Grid
+
+__all__ = ["UNREADABLE", "WatchfulGrid"]
+
+_log = logging.getLogger("flwr")
+
+UNREADABLE = 20_001
+"""The code of our own error for a reply that Flower cannot read; Flower's own codes are small."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
+_REMEMBERED = 10_000
+"""So many unanswered messages are asked after at most."""
+
+
+class WatchfulGrid(Grid):
+    """Another grid, whose replies are fetched one by one.
+
+    Flower fetches the replies of all clients in one call, and an object that it cannot read makes
+    that call raise: the run ends and everybody's work is lost. Fetched one by one, it is an error
+    of the one client that sent it.
+
+    Replies to messages of earlier rounds are fetched along, so that who is late can be told from
+    who is gone; they are not waited for.
+
+    Parameters
+    ----------
+    grid
+        The other.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._unanswered: dict[str, Message] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def set_run(self, run: Any) -> None:
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        return self._grid.run
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        return self._grid.create_message(*args, **options)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies, for `timeout` seconds at most."""
+        sent = list(messages)
+        if not sent:
+            return []
+        ids = list(self._grid.push_messages(sent))
+        waiting = {key: message for key, message in zip(ids, sent, strict=False) if key}
+        is_training = any(m.metadata.message_type == MessageType.TRAIN for m in sent)
+        replies = self._wait(waiting, timeout)
+        if is_training:
+            replies += self._fetch(self._unanswered)
+            self._unanswered |= {key: _bare(message) for key, message in waiting.items()}
+            for key in list(self._unanswered)[:-_REMEMBERED]:
+                del self._unanswered[key]
+        return replies
+
+    def _wait(self, waiting: dict[str, Message], timeout: float | None) -> list[Message]:
+        """Fetch until all have answered or the time is over; who has not is left in `waiting`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause, replies = _FIRST_PAUSE, list[Message]()
+        while True:
+            replies += self._fetch(waiting)
+            if not waiting or (end is not None and time.monotonic() >= end):
+                return replies
+            time.sleep(pause if end is None else max(0.0, min(pause, end - time.monotonic())))
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+
+    def _fetch(self, waiting: dict[str, Message]) -> list[Message]:
+        """Fetch what there is, and cross it off."""
+        replies: list[Message] = []
+        for key, message in list(waiting.items()):
+            try:
+                found = list(self._grid.pull_messages([key]))
+            except (ConnectionError, TimeoutError):
+                raise  # the SuperLink is gone, which is no client's doing
+            except Exception as error:
+                if _is_of_the_link(error):
+                    raise
+                _log.warning("a reply of node %d cannot be read", message.metadata.dst_node_id)
+                problem = Error(UNREADABLE, f"{type(error).__name__}: {error}")
+                found = [Message(problem, reply_to=message)]
+            if found:
+                del waiting[key]
+                replies += found
+        return replies
+
+
+def _is_of_the_link(error: Exception) -> bool:
+    """Whether an error is of the connection to the SuperLink and not of what a client sent."""
+    return type(error).__module__.partition(".")[0] in {"httpx", "httpcore", "grpc"}
+
+
+def _bare(message: Message) -> Message:
+    """Give a message without its content: a model is not kept for who never answers."""
+    return make_message(message.metadata, RecordDict())
