@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fedimmune.errors import ParameterError
@@ -23,12 +24,18 @@ class Named:
     @classmethod
     def parameters(cls) -> dict[str, Any]:
         """Give the parameters with their defaults."""
-        accepted = inspect.signature(cls).parameters.values()
-        return {parameter.name: parameter.default for parameter in accepted}
+        return dict(_parameters(cls))
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.parameters())
         return f"{type(self).__name__}({settings})"
+
+
+@cache
+def _parameters(member: type) -> Mapping[str, Any]:
+    """Look once: a grid of scenarios asks thousands of times, and looking is slow."""
+    accepted = inspect.signature(member).parameters.values()
+    return {parameter.name: parameter.default for parameter in accepted}
 
 
 T = TypeVar("T", bound=Named)

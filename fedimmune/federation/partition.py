@@ -1,4 +1,4 @@
-"""How a data set is divided among the clients: every sample goes to exactly one of them."""
+"""How a data set is divided among the clients: no sample goes to two of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedimmune.checks import number, whole
+from fedimmune.errors import ParameterError
 from fedimmune.registry import Named, Registry
 
 __all__ = ["Partition", "create", "find", "names", "register"]
@@ -19,9 +20,17 @@ _EVEN = 1e12
 
 
 class Partition(Named, ABC):
-    """A way to divide a data set."""
+    """A way to divide a data set.
 
-    @abstractmethod
+    Parameters
+    ----------
+    samples
+        Deal out only so many, drawn blindly: a smaller, quicker federation. By default all.
+    """
+
+    def __init__(self, *, samples: int | None = None) -> None:
+        self.samples = None if samples is None else whole(self.name, "samples", samples, 1)
+
     def divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         """Give each client the numbers of its samples.
 
@@ -37,8 +46,25 @@ class Partition(Named, ABC):
         Returns
         -------
         list of Tensor
-            One a client, int64, ascending; together they hold every sample once.
+            One a client, int64, ascending; together they hold every sample that is dealt out once.
+
+        Raises
+        ------
+        ParameterError
+            There are fewer samples than are to be dealt out.
         """
+        if self.samples is None:
+            return self._deal(labels, clients, random)
+        if self.samples > len(labels):
+            raise ParameterError(
+                f"{self.name}: samples = {self.samples}, but there are only {len(labels)}"
+            )
+        drawn = _shuffled(torch.arange(len(labels)), random)[: self.samples].sort().values
+        return [drawn[part] for part in self._deal(labels[drawn], clients, random)]
+
+    @abstractmethod
+    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+        """Carry out `divide` for all samples that there are."""
 
 
 class Dirichlet(Partition):
@@ -48,16 +74,19 @@ class Dirichlet(Partition):
     ----------
     alpha
         Concentration: the smaller, the more one-sided. Sizes vary as well.
+    samples
+        Deal out only so many.
     """
 
     name = "dirichlet"
     summary = "for each class, shares drawn from a Dirichlet distribution; sizes vary"
     symbols = {"alpha": "α"}
 
-    def __init__(self, *, alpha: float = 0.9) -> None:
+    def __init__(self, *, alpha: float = 0.9, samples: int | None = None) -> None:
+        super().__init__(samples=samples)
         self.alpha = number(self.name, "alpha", alpha, 0)
 
-    def divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         draw = _numpy(random)
         held: list[list[Tensor]] = [[] for _ in range(clients)]
         for label in labels.unique().tolist():
@@ -73,12 +102,18 @@ class Dirichlet(Partition):
 
 
 class Iid(Partition):
-    """Drawn blindly: all clients' data look alike, and sizes differ by one at most."""
+    """Drawn blindly: all clients' data look alike, and sizes differ by one at most.
+
+    Parameters
+    ----------
+    samples
+        Deal out only so many.
+    """
 
     name = "iid"
     summary = "drawn blindly: equal sizes, all alike"
 
-    def divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         order = _shuffled(torch.arange(len(labels)), random)
         return [piece.sort().values for piece in order.tensor_split(clients)]
 
@@ -90,15 +125,18 @@ class ByLabel(Partition):
     ----------
     shards
         How many a client: it sees about that many classes.
+    samples
+        Deal out only so many.
     """
 
     name = "by-label"
     summary = "sorted by label and cut into shards: each client sees few classes"
 
-    def __init__(self, *, shards: int = 2) -> None:
+    def __init__(self, *, shards: int = 2, samples: int | None = None) -> None:
+        super().__init__(samples=samples)
         self.shards = whole(self.name, "shards", shards, 1)
 
-    def divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         order = _shuffled(torch.arange(len(labels)), random)
         by_label = order[labels[order].argsort(stable=True)]
         pieces = by_label.tensor_split(clients * self.shards)

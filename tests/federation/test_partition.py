@@ -52,6 +52,25 @@ def test_the_same_for_the_same_seed(name: str, labels: Tensor, clients: int, see
     assert torch.equal(labels, before)
 
 
+@every_partition
+@given(labels=all_labels, clients=st.integers(1, 30), seed=st.integers(0, 99), data=st.data())
+def test_only_some_samples(
+    name: str, labels: Tensor, clients: int, seed: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, len(labels)))
+    dealt = [i for part in divided(name, labels, clients, seed, samples=count) for i in part]
+    assert len(dealt) == len(set(map(int, dealt))) == count
+    with pytest.raises(ParameterError, match="samples"):
+        divided(name, labels, clients, seed, samples=len(labels) + 1)
+
+
+def test_some_samples_are_drawn_blindly() -> None:
+    labels = torch.arange(20_000) // 2_000  # in order, as folders by class are
+    dealt = torch.cat(divided("dirichlet", labels, 10, 1, samples=5_000))
+    shares = labels[dealt].bincount() / 5_000
+    assert shares.tolist() == pytest.approx([0.1] * 10, abs=0.02)
+
+
 seeds = st.integers(0, 2**32 - 1)  # PyTorch looks at no more than 32 bits
 
 
