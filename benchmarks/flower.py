@@ -1,8 +1,10 @@
 """`RobustStrategy` beside Flower's own strategies; run as ``python -m benchmarks.flower``.
 
 A round of ResNet-18 by ten clients, as Flower hands it to a strategy: the bytes of 62 layers each.
-Both strategies prepare a round and aggregate the same replies, in turn, in one process. Memory is
-that of a process of its own, in copies of the ten updates. Prints a table and writes
+Both strategies prepare a round and aggregate the same replies, in turn, in one process; ours also
+with two of PyTorch's threads in place of one, which depends on what else the machine does. Memory
+is that of a process of its own, in copies of the ten updates. Then whole rounds of the same size in
+Flower's simulation, by clients that train nothing. Prints tables and writes
 ``build/bench-flower.json``.
 """
 
@@ -25,6 +27,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, Krum
 from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.clients import Clients
+from benchmarks.flower_rounds import in_simulation
 from benchmarks.memory import AnonymousPeak, settle, trim
 from benchmarks.others import Others
 from benchmarks.resnet18 import resnet18, size
@@ -68,15 +71,23 @@ class Round:
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-PAIRS: dict[str, tuple[Callable[[], FedAvg], Callable[[], FedAvg]]] = {
-    "krum": (
-        lambda: Krum(num_malicious_nodes=_ATTACKERS),
-        lambda: RobustStrategy(rule="krum", rule_parameters={"attackers": _ATTACKERS}),
-    ),
-    "median": (FedMedian, lambda: RobustStrategy(rule="median")),
-    "mean": (FedAvg, lambda: RobustStrategy(rule="mean")),
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "krum": {"attackers": _ATTACKERS},
+    "median": {},
+    "mean": {},
 }
-"""By rule: Flower's own strategy, and ours."""
+"""Of the rules that are measured."""
+
+FLOWERS: dict[str, Callable[[], FedAvg]] = {
+    "krum": lambda: Krum(num_malicious_nodes=_ATTACKERS),
+    "median": FedMedian,
+    "mean": FedAvg,
+}
+"""Flower's own strategy, by rule."""
+
+
+def ours(rule: str, threads: int = 1) -> RobustStrategy:
+    return RobustStrategy(rule=rule, rule_parameters=PARAMETERS[rule], threads=threads)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,8 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--memory", metavar="RULE", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    # Threads that wait for each other on busy cores would be measured, and not the strategies.
-    torch.set_num_threads(1)
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     if options.memory:
         print(json.dumps(_memory(options.memory)))
@@ -95,12 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     often = 2 if options.quick else 5
     found: dict[str, Any] = {"clients": _CLIENTS, "values": size(resnet18()), "rules": {}}
     played = Round()
-    for rule, (flowers, ours) in PAIRS.items():
-        found["rules"][rule] = _times(played, flowers(), ours(), often)
+    for rule in PARAMETERS:
+        found["rules"][rule] = _times(played, rule, often)
     del played  # memory comes second: by then this process has given its own round back
     settle()
-    for rule in PAIRS:
+    for rule in PARAMETERS:
         found["rules"][rule] |= _in_own_process(rule)
+    found["simulation"] = in_simulation(_BUILD / "bench-flower", _CLIENTS, _ATTACKERS, often)
     _show(found)
     _BUILD.mkdir(exist_ok=True)
     path = _BUILD / "bench-flower.json"
@@ -108,16 +118,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"Written to {path.relative_to(_BUILD.parent)}")
 
 
-def _times(played: Round, flowers: FedAvg, ours: FedAvg, often: int) -> dict[str, Any]:
-    """Time both in turn: neighbours in time share what else the machine is doing."""
-    others = Others()
-    played.play(ours)
-    pairs = [(_seconds(played, flowers), _seconds(played, ours)) for _ in range(often)]
+def _times(played: Round, rule: str, often: int) -> dict[str, Any]:
+    """Time all in turn: neighbours in time share what else the machine is doing."""
+    others, strategies = Others(), (FLOWERS[rule](), ours(rule), ours(rule, threads=2))
+    played.play(strategies[1])
+    timed = [[_seconds(played, each) for each in strategies] for _ in range(often)]
     return {
-        "flower": type(flowers).__name__,
-        "flower_seconds": median(pair[0] for pair in pairs),
-        "seconds": median(pair[1] for pair in pairs),
-        "times_flower": median(own / flower for flower, own in pairs),
+        "flower": type(strategies[0]).__name__,
+        "flower_seconds": median(flower for flower, _, _ in timed),
+        "seconds": median(own for _, own, _ in timed),
+        "times_flower": median(own / flower for flower, own, _ in timed),
+        "two_threads_times_one": median(two / own for _, own, two in timed),
         "others": others.share(),
     }
 
@@ -131,7 +142,7 @@ def _seconds(played: Round, strategy: FedAvg) -> float:
 
 def _memory(rule: str) -> dict[str, float]:
     """Measure how much more a round takes at its peak than the replies do, in copies of those."""
-    played, strategy = Round(), PAIRS[rule][1]()
+    played, strategy = Round(), ours(rule)
     torch.ones(2, 100_000).mean(0)  # has PyTorch make its threads, which belong to no strategy
     settle()
     with AnonymousPeak() as memory:
@@ -152,8 +163,13 @@ def _show(found: dict[str, Any]) -> None:
         flowers = f"{row['flower']:<9} {row['flower_seconds']:6.2f} s"
         print(
             f"  {rule:<7} {row['seconds']:6.2f} s   {flowers}   "
-            f"ratio {row['times_flower']:.2f}   extra copies {row['extra_copies']:.2f}"
+            f"ratio {row['times_flower']:.2f}   extra copies {row['extra_copies']:.2f}   "
+            f"two threads × {row['two_threads_times_one']:.2f}"
         )
+    print("whole rounds in Flower's simulation: seconds of waiting, and the strategy's own")
+    for name, row in found["simulation"].items():
+        own = row["preparing"] + row["aggregating"]
+        print(f"  {name:<9} {row['waiting']:6.2f} s {own:6.2f} s   share {row['share']:.0%}")
 
 
 if __name__ == "__main__":

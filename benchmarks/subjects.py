@@ -18,7 +18,7 @@ from fedimmune import Rule, Updates
 from fedimmune.adaptive.defence import Defence, DefenceAbout
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 
-__all__ = ["ATTACKERS", "SOURCES", "THREADS", "make_rule", "reader"]
+__all__ = ["ATTACKERS", "SOURCES", "THREADS", "make_rule", "reader", "untrained_defence"]
 
 THREADS = 2
 ATTACKERS = (0, 1, 2)
@@ -32,12 +32,13 @@ def make_rule(name: str) -> Rule:
     The defence of the learned rule is untrained: what it has learned costs nothing.
     """
     if name == "adaptive":
-        return fedimmune.create(name, defence=_untrained_defence())
+        return fedimmune.create(name, defence=untrained_defence())
     return fedimmune.create(name, **({"attackers": ATTACKERS} if name == "oracle" else {}))
 
 
 @cache
-def _untrained_defence() -> Path:
+def untrained_defence() -> Path:
+    """Write a defence for ResNet-18 that has learned nothing, once; it is gone with the process."""
     layers = resnet18()
     settings = RelationalSettings(layers=len(layers), anchor=False)
     about = DefenceAbout(

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploy.commands import HOST, answers, free_port, wait_until, write_config
-from deploy.processes import Processes, environment, stop_on_signals
+from deploy.processes import stop_on_signals
+from deploy.simulation import Simulation
 
 from fedimmune.demo import Demo, outcome_of
 from fedimmune.errors import FedimmuneError
@@ -29,7 +29,6 @@ _APP = Path(__file__).parent
 _RULES = ("mean", "adaptive")
 _CLIENTS = 10
 _ATTACKERS = 4
-_PATIENCE = 120.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,16 +82,8 @@ def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
     rounds, seed
         Of both runs.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    home, address = folder / "home", f"{HOST}:{free_port()}"
-    write_config(home, address)
-    with Processes(folder) as processes:
-        _tell("starting a SuperLink in simulation mode")
-        # Without TLS: it listens to this machine alone.
-        command = ["flower-superlink", "--insecure", "--simulation", "--host", HOST]
-        port = ["--port", address.rpartition(":")[2], "--disable-runtime-dependency-installation"]
-        processes.start("superlink", [*command, *port], environment(home))
-        wait_until(lambda: answers(address), _PATIENCE, f"see {processes.log('superlink')}")
+    _tell("starting a SuperLink in simulation mode")
+    with Simulation(folder) as flower:
         for rule in _RULES:
             _tell(f"{rounds} rounds by {_CLIENTS} nodes, {_ATTACKERS} of them attackers: {rule}")
             began = time.perf_counter()
@@ -107,26 +98,10 @@ def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
                 "runs": str(folder / "runs"),
                 "name": rule,
             }
-            _run(processes, home, rule, settings)
+            log = flower.run(_APP, f"run-{rule}", settings, _CLIENTS)
+            if not (folder / "runs" / rule / "model.safetensors").is_file():
+                raise RuntimeError(f"the run did not come to its end: see {log}")
             _tell(f"    {time.perf_counter() - began:.0f} seconds")
-
-
-def _run(processes: Processes, home: Path, rule: str, settings: Mapping[str, str | int]) -> None:
-    """Have Flower run the app, and see that it came to its end."""
-    config = " ".join(f"{name}={_written(value)}" for name, value in settings.items())
-    command = ["flwr", "run", str(_APP), "lab", "--stream", "-c", config]
-    nodes = ["--federation-config", f"num-supernodes={_CLIENTS}"]
-    name = f"run-{rule}"
-    processes.start(name, [*command, *nodes], environment(home))
-    wait_until(lambda: name in processes.ended(), float("inf"), "")
-    finished = Path(str(settings["runs"])) / rule / "model.safetensors"
-    if not finished.is_file():
-        raise RuntimeError(f"the run did not come to its end: see {processes.log(name)}")
-
-
-def _written(value: str | int) -> str:
-    """Write a value as TOML has it."""
-    return str(value) if isinstance(value, int) else f'"{value}"'
 
 
 def compared(runs: Mapping[str, Run]) -> str:

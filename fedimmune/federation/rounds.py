@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from fedimmune.aggregation import Aggregation
 from fedimmune.checks import whole
-from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError, ParameterError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation, Sent
 from fedimmune.federation.measuring import client_records, detections, distances
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.workbench import one_thread
-from fedimmune.layers import FLOATS
+from fedimmune.guarded import Outcome, aggregate
 from fedimmune.records import RoundRecord, Seconds
 from fedimmune.rules import Rule
 from fedimmune.runs import Checkpoint, RunFolder
@@ -228,50 +222,14 @@ def _play(
     return record, trace_of(number, sent.updates, basis, keep)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What came of aggregating: an aggregation, an error, or (a broken result) both."""
-
-    aggregation: Aggregation | None = None
-    error: str | None = None
-    rejected: Mapping[Any, str] = field(default_factory=dict)
-
-
-def _aggregate(federation: Federation, rule: Rule, sent: Sent) -> _Outcome:
+def _aggregate(federation: Federation, rule: Rule, sent: Sent) -> Outcome:
     """Aggregate and move the global model, or say why it stays where it is."""
-    updates = sent.updates
     if sent.without_anchor is not None:
-        return _Outcome(error=sent.without_anchor, rejected=updates.rejected)
-    try:
-        aggregation = rule.aggregate(updates)
-        model = aggregation.apply(federation.global_model)
-    except NotEnoughClientsError as error:
-        return _Outcome(error=str(error), rejected=error.rejected)
-    except FedimmuneError as error:
-        return _Outcome(error=str(error), rejected=updates.rejected)
-    except Exception as error:  # a rule of the user's own may raise anything: the run goes on
-        problem = f"{rule.name}: {type(error).__name__}: {error}"
-        return _Outcome(error=problem, rejected=updates.rejected)
-    if not _fits(model, federation.global_model):
-        problem = f"{rule.name} gave a model of other shapes or kinds of numbers"
-        return _Outcome(error=problem, rejected=aggregation.rejected)
-    if not _is_finite(model):
-        problem = f"{rule.name} gave a model with values that are not finite"
-        return _Outcome(aggregation, problem)
-    federation.move(model)
-    return _Outcome(aggregation)
-
-
-def _fits(model: Mapping[str, Tensor], pattern: Mapping[str, Tensor]) -> bool:
-    return all(
-        model[name].shape == tensor.shape and model[name].dtype == tensor.dtype
-        for name, tensor in pattern.items()
-    )
-
-
-def _is_finite(model: Mapping[str, Tensor]) -> bool:
-    floats = (tensor for tensor in model.values() if tensor.dtype in FLOATS)
-    return all(bool(torch.isfinite(tensor).all()) for tensor in floats)
+        return Outcome(error=sent.without_anchor, rejected=sent.updates.rejected)
+    outcome = aggregate(rule, sent.updates, federation.global_model)
+    if outcome.model is not None:
+        federation.move(outcome.model)
+    return outcome
 
 
 class _Watch:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import Result
+from torch import Tensor
 
-from fedimmune.flower.arrays import model_of, record_of
+from fedimmune.flower.arrays import record_of, tensors_of
 from fedimmune.flower.exclusion import Exclusion
 from fedimmune.flower.journal import Journal
 from fedimmune.flower.telling import Told
@@ -16,7 +20,10 @@ from fedimmune.records import ClientRecord, RoundRecord
 from fedimmune.traces import Trace
 from fedimmune.verdicts import Verdict
 
-__all__ = ["Course", "FinishedRound"]
+__all__ = ["Course", "EvaluateFunction", "FinishedRound", "renumbered"]
+
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Tests a model: given the round and the model, what it found."""
 
 _log = logging.getLogger("flwr")
 _MEASURED = ("accuracy", "loss", "asr", "asr_others")
@@ -74,10 +81,10 @@ class Course:
             self.note(record)
         return self.before, record_of(model)
 
-    def begin(self, arrays: ArrayRecord) -> None:
+    def begin(self, model: Mapping[str, Tensor]) -> None:
         """Make ready for a round that begins with this model."""
         if self.journal is not None:
-            self.journal.begin(model_of(arrays), self.planned)
+            self.journal.begin(model, self.planned)
 
     def left_out(self, number: int) -> frozenset[int | str]:
         """Who is not to be asked in a round."""
@@ -98,6 +105,17 @@ class Course:
         if not self.is_tested:
             self.write_down(None, 0.0)
 
+    def testing(self, evaluate_fn: EvaluateFunction) -> EvaluateFunction:
+        """Have a round written down with what a test of its model has found."""
+
+        def test(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            began = time.perf_counter()
+            found = evaluate_fn(self.before + server_round, arrays)
+            self.write_down(found, time.perf_counter() - began)
+            return found
+
+        return test
+
     def write_down(self, found: MetricRecord | None, seconds: float) -> None:
         """Write the last round down.
 
@@ -114,13 +132,26 @@ class Course:
         spent = done.record.seconds.model_copy(update={"testing": round(seconds, 4)})
         record = done.record.model_copy(update={**_measured(found), "seconds": spent})
         is_last = record.round == self.planned
-        self.journal.write(record, done.trace, model_of(done.arrays), last=is_last)
+        self.journal.write(record, done.trace, tensors_of(done.arrays), last=is_last)
 
     def close(self) -> None:
         """Let other processes have the run's folder."""
         self.is_tested = False
         if self.journal is not None:
             self.journal.close()
+
+
+def renumbered(result: Result, done: int) -> Result:
+    """Number the rounds of a result as the run has them, not as this server's process had."""
+    for metrics in (
+        result.train_metrics_clientapp,
+        result.evaluate_metrics_clientapp,
+        result.evaluate_metrics_serverapp,
+    ):
+        counted = {done + played: found for played, found in metrics.items()}
+        metrics.clear()
+        metrics.update(counted)
+    return result
 
 
 def _told(client: ClientRecord, number: int, rule: str) -> Told:

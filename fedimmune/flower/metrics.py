@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 
 from fedimmune.flower.outcomes import FAILED, LATE
 from fedimmune.records import RoundRecord
 from fedimmune.verdicts import Verdict
 
-__all__ = ["MetricsFunction", "figures_of", "median_metrics", "safely"]
+__all__ = ["MetricsFunction", "figures_of", "median_metrics", "sum_up"]
 
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -81,7 +81,7 @@ def figures_of(
     heard = (Verdict.TRUSTED, Verdict.UNUSED)
     nodes = [client.id for client in record.clients if client.verdict in heard]
     used = [contents[node] for node in nodes if node in contents]
-    metrics = safely(function, used, weighted_by_key)
+    metrics = _safely(function, used, weighted_by_key)
     counts = Counter(client.verdict for client in record.clients)
     for verdict in (*Verdict, FAILED, LATE):
         metrics[f"fedimmune-{verdict}"] = counts[verdict]
@@ -93,7 +93,35 @@ def figures_of(
     return metrics
 
 
-def safely(
+def sum_up(
+    replies: Iterable[Message],
+    last: RoundRecord | None,
+    function: MetricsFunction,
+    weighted_by_key: str,
+) -> MetricRecord | None:
+    """Sum up what clients measured when they tested the model, each of them once.
+
+    Parameters
+    ----------
+    replies
+        Of the clients.
+    last
+        Of the round that made the model: those whom it suspects are not heard.
+    function, weighted_by_key
+        What sums clients' metrics up.
+    """
+    clients = () if last is None else last.clients
+    suspects = {client.id for client in clients if client.verdict == Verdict.SUSPECTED}
+    contents: dict[int, RecordDict] = {}
+    for reply in replies:
+        if isinstance(reply, Message) and reply.has_content():
+            contents.setdefault(reply.metadata.src_node_id, reply.content)
+    for node in contents.keys() & suspects:
+        del contents[node]
+    return _safely(function, contents.values(), weighted_by_key) if contents else None
+
+
+def _safely(
     function: MetricsFunction, contents: Iterable[RecordDict], weighted_by_key: str
 ) -> MetricRecord:
     """Call what sums metrics up; where clients' values make it raise, there are none."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from flwr.serverapp import Grid
 
-__all__ = ["sample", "wait_for_nodes"]
+__all__ = ["draw", "wait_for_nodes"]
 
 _log = logging.getLogger("flwr")
 _PAUSE = 1.0
@@ -43,17 +43,20 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
         time.sleep(_PAUSE)
 
 
-def sample(nodes: list[int], size: int, least: int, left_out: Collection[int | str]) -> list[int]:
-    """Draw the nodes of a round.
+def draw(
+    nodes: list[int], fraction: float, least: int, left_out: Collection[int | str]
+) -> list[int]:
+    """Draw the nodes of a round, and say so.
 
     Parameters
     ----------
     nodes
         All that are connected.
-    size
-        How many to draw, as far as there are so many.
+    fraction
+        How many of them to draw.
     least
-        Who is left out is asked all the same where fewer than this many others are there.
+        So many at least, as far as there are so many. Who is left out is asked all the same where
+        fewer than this many others are there.
     left_out
         Who should not be asked.
     """
@@ -61,4 +64,9 @@ def sample(nodes: list[int], size: int, least: int, left_out: Collection[int | s
     if len(eligible) < least:
         others = [node for node in nodes if node in left_out]
         eligible += random.sample(others, min(len(others), least - len(eligible)))
-    return random.sample(eligible, min(size, len(eligible)))
+    size = max(int(len(nodes) * fraction), least)
+    drawn = random.sample(eligible, min(size, len(eligible)))
+    _log.info("%d of %d nodes are asked", len(drawn), len(nodes))
+    for node in sorted(node for node in nodes if node in left_out and node not in drawn):
+        _log.info("  %d is left out: it was suspected too often", node)
+    return drawn

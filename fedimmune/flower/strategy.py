@@ -5,40 +5,40 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor
 
 from fedimmune.checks import flag, number, whole
 from fedimmune.errors import InputError, ParameterError
+from fedimmune.flower.addressing import Letter
 from fedimmune.flower.anchors import Anchor
-from fedimmune.flower.arrays import model_of, record_of
+from fedimmune.flower.arrays import model_of
+from fedimmune.flower.concluding import conclude
 from fedimmune.flower.contents import Counting
-from fedimmune.flower.course import Course, FinishedRound
+from fedimmune.flower.course import Course, EvaluateFunction, renumbered
 from fedimmune.flower.exclusion import Exclusion
 from fedimmune.flower.grids import WatchfulGrid
 from fedimmune.flower.journal import Journal
 from fedimmune.flower.making import rule_of
-from fedimmune.flower.metrics import MetricsFunction, figures_of, median_metrics, safely
-from fedimmune.flower.outcomes import aggregate, client_records, updates_of
-from fedimmune.flower.replies import Asked, sort_replies
-from fedimmune.flower.sampling import sample, wait_for_nodes
+from fedimmune.flower.metrics import MetricsFunction, figures_of, median_metrics, sum_up
+from fedimmune.flower.replies import Asked
+from fedimmune.flower.sampling import draw, wait_for_nodes
 from fedimmune.flower.tables import table_of
+from fedimmune.flower.threads import computing_with
 from fedimmune.layers import Kind, layers_of
-from fedimmune.records import RoundRecord, Seconds
+from fedimmune.records import RoundRecord
 from fedimmune.rules import Rule
-from fedimmune.traces import trace_of
 from fedimmune.updates import Updates
 
 __all__ = ["RobustStrategy"]
 
 _log = logging.getLogger("flwr")
 _OWNER = "RobustStrategy"
-
-EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class RobustStrategy(FedAvg):
@@ -79,6 +79,9 @@ class RobustStrategy(FedAvg):
         than half of those that were asked: of fewer, attackers may be the majority.
     timeout
         How many seconds clients have to answer, and how long a round waits for nodes.
+    threads
+        How many of PyTorch's threads check and aggregate. More than one pays only where the server
+        has its cores to itself; elsewhere they hold each other up.
     fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
         How many nodes are asked, as ``FedAvg`` has it.
     weighted_by_key, arrayrecord_key, configrecord_key
@@ -115,6 +118,7 @@ class RobustStrategy(FedAvg):
         exclude: tuple[int, int] | None = None,
         min_replies: int | None = None,
         timeout: float = 600.0,
+        threads: int = 1,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
@@ -140,6 +144,7 @@ class RobustStrategy(FedAvg):
         )
         self.tell_clients = flag(_OWNER, "tell_clients", tell_clients)
         self.timeout = number(_OWNER, "timeout", timeout, above=0)
+        self.threads = whole(_OWNER, "threads", threads, 1)
         least = 1 if min_replies is None else whole(_OWNER, "min_replies", min_replies, 1)
         self.min_replies = None if min_replies is None else least
         believed = flag(_OWNER, "believe_samples", believe_samples)
@@ -209,7 +214,7 @@ class RobustStrategy(FedAvg):
             resumed = self.resume() if self._resumed is None else self._resumed
             done, arrays = (0, initial_arrays) if resumed is None else resumed
             course.planned, course.is_tested = num_rounds, evaluate_fn is not None
-            course.begin(initial_arrays)
+            course.begin(self._model(initial_arrays))
             if done >= num_rounds:
                 return Result(arrays=arrays)
             result = super().start(
@@ -219,12 +224,12 @@ class RobustStrategy(FedAvg):
                 self.timeout if timeout is None else timeout,
                 train_config,
                 evaluate_config,
-                None if evaluate_fn is None else self._testing(evaluate_fn),
+                None if evaluate_fn is None else course.testing(evaluate_fn),
             )
         finally:
             self._resumed = None
             course.close()
-        return _renumbered(result, done)
+        return renumbered(result, done)
 
     def resume(self) -> tuple[int, ArrayRecord] | None:
         """Go back to where a run of this name stopped; `start` does so by itself.
@@ -237,17 +242,6 @@ class RobustStrategy(FedAvg):
         self._resumed = self.course.resume()
         return self._resumed
 
-    def _testing(self, evaluate_fn: EvaluateFunction) -> EvaluateFunction:
-        """Test, and write the round down with what was found."""
-
-        def test(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            began = time.perf_counter()
-            found = evaluate_fn(self.course.before + server_round, arrays)
-            self.course.write_down(found, time.perf_counter() - began)
-            return found
-
-        return test
-
     # ---------------------------------------------------------------- training
 
     def configure_train(
@@ -257,21 +251,20 @@ class RobustStrategy(FedAvg):
         self._asked = None
         if self.fraction_train == 0.0:
             return []
-        this = self.course.before + server_round
-        model = model_of(arrays)
+        number = self.course.before + server_round
+        model = self._model(arrays)
         layers = layers_of(model)
         self.rule.check_model([layer.name for layer in layers if layer.kind is Kind.PARAMETER])
-        self.course.begin(arrays)
+        self.course.begin(model)
         anchor = None
         if self.anchor is not None:
-            anchor = self.anchor(dict(model))
+            anchor = self.anchor(dict(model))  # with the threads of whoever made it
             Updates.from_models([], model).with_anchor(anchor)  # refused now, if at all
-        messages = [
-            self._message(MessageType.TRAIN, node, this, arrays, self._config(config, node))
-            for node in self._draw(grid, this, self.fraction_train, self.min_train_nodes)
-        ]
+        letter = self._letter(MessageType.TRAIN, number, arrays, config)
+        nodes = self._draw(grid, number, self.fraction_train, self.min_train_nodes)
+        messages = [letter.to(node, self._told(node)) for node in nodes]
         sent = {message.metadata.dst_node_id: message.metadata for message in messages}
-        self._asked = Asked(this, arrays, model, sent, time.perf_counter(), anchor)
+        self._asked = Asked(number, arrays, model, sent, time.perf_counter(), anchor)
         return messages
 
     def aggregate_train(
@@ -294,28 +287,13 @@ class RobustStrategy(FedAvg):
                 "aggregate_train needs the model that the clients started from: call "
                 "configure_train before it, once a round"
             )
-        began = time.perf_counter()
-        waited = began - asked.began
-        found = sort_replies(replies, asked, self.counting, waited)
-        updates = updates_of(asked, found)
-        count = len(asked.messages)
-        outcome = aggregate(self.rule, asked, updates, self.min_replies or count // 2 + 1)
-        arrays = asked.arrays if outcome.model is None else record_of(outcome.model)
-        spent = time.perf_counter() - began
-        record = RoundRecord(
-            round=asked.number,
-            clients=client_records(found, outcome),
-            error=outcome.error,
-            seconds=Seconds(training=round(waited, 4), aggregating=round(spent, 4), testing=0.0),
-        )
-        for line in table_of(record, self.rule.name):
+        with computing_with(self.threads):
+            done, contents = conclude(self.rule, asked, replies, self.counting, self.min_replies)
+        for line in table_of(done.record, self.rule.name):
             _log.info(line)
-        # Where the rule could not answer, what it last looked at was of an earlier round.
-        basis = None if outcome.aggregation is None else self.rule.basis
-        trace = trace_of(asked.number, updates, basis, ())
-        self.course.finish(FinishedRound(record, trace, arrays))
-        return arrays, figures_of(
-            record, found.contents, self.train_metrics_aggr_fn, self.weighted_by_key
+        self.course.finish(done)
+        return done.arrays, figures_of(
+            done.record, contents, self.train_metrics_aggr_fn, self.weighted_by_key
         )
 
     # ---------------------------------------------------------------- evaluating
@@ -326,58 +304,36 @@ class RobustStrategy(FedAvg):
         """Draw nodes that test the model."""
         if self.fraction_evaluate == 0.0:
             return []
-        this = self.course.before + server_round
-        nodes = self._draw(grid, this, self.fraction_evaluate, self.min_evaluate_nodes)
-        kind = MessageType.EVALUATE
-        return [self._message(kind, node, this, arrays, dict(config)) for node in nodes]
+        number = self.course.before + server_round
+        letter = self._letter(MessageType.EVALUATE, number, arrays, config)
+        nodes = self._draw(grid, number, self.fraction_evaluate, self.min_evaluate_nodes)
+        return [letter.to(node) for node in nodes]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Sum up what clients measured, each once; nothing that they send makes this raise."""
-        contents: dict[int, RecordDict] = {}
-        for reply in replies:
-            if isinstance(reply, Message) and reply.has_content():
-                contents.setdefault(reply.metadata.src_node_id, reply.content)
-        if not contents:
-            return None
-        return safely(self.evaluate_metrics_aggr_fn, contents.values(), self.weighted_by_key)
+        return sum_up(
+            replies, self.last_record, self.evaluate_metrics_aggr_fn, self.weighted_by_key
+        )
 
     # ---------------------------------------------------------------- asking
 
-    def _draw(self, grid: Grid, this: int, fraction: float, least: int) -> list[int]:
+    def _model(self, arrays: ArrayRecord) -> dict[str, Tensor]:
+        """Read the global model, which has to be whole and finite."""
+        with computing_with(self.threads):
+            return model_of(arrays)
+
+    def _draw(self, grid: Grid, number: int, fraction: float, least: int) -> list[int]:
         # The first nodes are waited for as long as it takes; later on the run has to go on.
-        patience = None if this == self.course.before + 1 else self.timeout
+        patience = None if number == self.course.before + 1 else self.timeout
         nodes = wait_for_nodes(grid, max(self.min_available_nodes, least), patience)
-        left_out = self.course.left_out(this)
-        drawn = sample(nodes, max(int(len(nodes) * fraction), least), least, left_out)
-        _log.info("round %d: %d of %d nodes are asked", this, len(drawn), len(nodes))
-        for node in sorted({*nodes} & left_out - {*drawn}):
-            _log.info("  %d is left out: it was suspected too often", node)
-        return drawn
+        return draw(nodes, fraction, least, self.course.left_out(number))
 
-    def _config(self, config: ConfigRecord, node: int) -> dict[str, Any]:
-        """Give the config for one client, with what it is told of its last round."""
+    def _letter(self, kind: str, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Letter:
+        return Letter(kind, number, arrays, config, (self.arrayrecord_key, self.configrecord_key))
+
+    def _told(self, node: int) -> Mapping[str, Any] | None:
+        """Give what a client is told of its last round."""
         told = self.course.told.get(node) if self.tell_clients else None
-        return dict(config) if told is None else {**config, **told.to_config()}
-
-    def _message(
-        self, kind: str, node: int, this: int, arrays: ArrayRecord, config: Mapping[str, Any]
-    ) -> Message:
-        own = ConfigRecord({**config, "server-round": this})
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
-        # The group tells replies to this round from those to another.
-        return Message(content=content, dst_node_id=node, message_type=kind, group_id=str(this))
-
-
-def _renumbered(result: Result, done: int) -> Result:
-    """Number the rounds of a result as the run has them, not as this server's process had."""
-    for metrics in (
-        result.train_metrics_clientapp,
-        result.evaluate_metrics_clientapp,
-        result.evaluate_metrics_serverapp,
-    ):
-        counted = {done + played: found for played, found in metrics.items()}
-        metrics.clear()
-        metrics.update(counted)
-    return result
+        return None if told is None else told.to_config()

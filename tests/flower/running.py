@@ -113,8 +113,8 @@ def records_in(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
 
 
-def wait_until(holds: Callable[[], bool], patience: float) -> None:
+def wait_until(holds: Callable[[], object], patience: float, pause: float = 0.5) -> None:
     until = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < until, f"not within {patience:g} seconds"
-        time.sleep(0.5)
+        time.sleep(pause)

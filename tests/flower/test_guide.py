@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -26,6 +27,14 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 print(subprocess.Popen([sys.executable, "-c", child], start_new_session=True).pid, flush=True)
 time.sleep(600)
+"""
+ORPHANING = """
+import subprocess, sys, time
+from pathlib import Path
+child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+print(subprocess.Popen([sys.executable, "-c", child], start_new_session=True).pid, flush=True)
+while not Path("{folder}", "go").exists():
+    time.sleep(0.05)
 """
 
 
@@ -68,18 +77,35 @@ def test_whoever_ignores_a_request_to_end_is_ended_with_its_children(
     monkeypatch.setattr(processes, "_GRACE", 0.5)
     with processes.Processes(tmp_path) as started:
         pid = started.start("it", [sys.executable, "-c", STUBBORN], {})
-        until = time.monotonic() + 60
-        while not (text := started.log("it").read_text()).strip():
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        child = int(text)
+        child = int(wait_for(lambda: started.log("it").read_text().strip()))
         assert _runs(pid)
         assert _runs(child)
     assert not _runs(pid)
-    until = time.monotonic() + 10
-    while _runs(child):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert not _runs(child)
+
+
+@pytest.mark.parametrize("is_linux", [True, False])
+def test_who_has_lost_its_parent_is_ended_too(
+    is_linux: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = importlib.import_module("deploy.processes")
+    monkeypatch.setattr(processes, "_GRACE", 0.5)
+    # Either is enough: who is seen now and then, or who bears a mark.
+    monkeypatch.setattr(processes, "_LOOK_EVERY", 0.0)
+    other = "_descendants" if is_linux else "_marked"
+    monkeypatch.setattr(processes, other, lambda _: set())
+    with processes.Processes(tmp_path) as started:
+        started.start("it", [sys.executable, "-c", ORPHANING.format(folder=tmp_path)], {})
+        started.start("other", [sys.executable, "-c", "import time; time.sleep(600)"], {})
+        pids = wait_for(lambda: started.log("it").read_text().split())
+        orphan = int(pids[0])
+        assert started.ended() == set()
+        (tmp_path / "go").touch()
+        wait_for(lambda: "it" in started.ended())
+        assert _runs(orphan)
+        started.stop("it")
+        assert not _runs(orphan)
+        assert "other" not in started.ended(), "it has nothing to do with the others"
 
 
 def test_signals_stop_once() -> None:
@@ -103,6 +129,18 @@ def test_keys_and_certificates_that_are_there_are_kept(tmp_path: Path) -> None:
     assert set(made) == {"ca.pem", "ca.key", "server.pem", "server.key"}
     for name in ("ca.key", "server.key"):
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
+
+
+T = TypeVar("T")
+
+
+def wait_for(ask: Callable[[], T]) -> T:
+    """Ask until there is an answer."""
+    until = time.monotonic() + 60
+    while not (answer := ask()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return answer
 
 
 def _runs(pid: int) -> bool:

@@ -24,7 +24,7 @@ from deploy.node_key import make_node_key
 from deploy.processes import Processes, environment, stop_on_signals
 
 _HERE = Path(__file__).parent
-_PATIENCE = 180.0
+_PATIENCE = 300.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
