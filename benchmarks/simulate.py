@@ -26,8 +26,8 @@ from fedimmune import Scenario, simulate
 from fedimmune.federation.client import batches
 from fedimmune.federation.federation import Federation
 from fedimmune.federation.seeds import generator
-from fedimmune.federation.workbench import one_thread
 from fedimmune.tasks import data_folder
+from fedimmune.threads import computing_with
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
 _ONE_WORKER_BAR = 0.9
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _throughputs(scenario: Scenario, place: Path | None) -> dict[str, float]:
     """Measure samples a second, and ratios of pairs that were measured right after each other."""
     task = scenario.make_task()
-    with one_thread():
+    with computing_with(1):
         data = task.load(data_folder(place))
         with (
             Federation(scenario, task, data, workers=1) as alone,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from fedimmune.errors import ParameterError
 
@@ -24,18 +24,19 @@ class Named:
     @classmethod
     def parameters(cls) -> dict[str, Any]:
         """Give the parameters with their defaults."""
-        return dict(_parameters(cls))
+        known = _PARAMETERS.get(cls)
+        if known is None:
+            accepted = inspect.signature(cls).parameters.values()
+            known = _PARAMETERS[cls] = {each.name: each.default for each in accepted}
+        return dict(known)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.parameters())
         return f"{type(self).__name__}({settings})"
 
 
-@cache
-def _parameters(member: type) -> Mapping[str, Any]:
-    """Look once: a grid of scenarios asks thousands of times, and looking is slow."""
-    accepted = inspect.signature(member).parameters.values()
-    return {parameter.name: parameter.default for parameter in accepted}
+_PARAMETERS: WeakKeyDictionary[type[Named], dict[str, Any]] = WeakKeyDictionary()
+"""Looked up once: a grid of scenarios asks thousands of times, and looking is slow."""
 
 
 T = TypeVar("T", bound=Named)

@@ -84,11 +84,11 @@ class Sweep:
         """
         from fedimmune.adaptive.outcomes import described_search
         from fedimmune.adaptive.sweeping import Search
-        from fedimmune.federation.workbench import one_thread
         from fedimmune.files import write_text_atomically
         from fedimmune.report.sweep_map import draw_sweep, sweep_grid
+        from fedimmune.threads import computing_with
 
-        with one_thread():  # as worker processes do
+        with computing_with(1):  # as worker processes do
             self._search = Search(recordings, course, self._grid, self._file)
             outcomes = self._carried_out(self._search, recordings, course)
             searched = described_search(self._grid, outcomes)

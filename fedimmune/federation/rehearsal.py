@@ -19,13 +19,13 @@ from fedimmune.federation.federation import Federation, set_aside
 from fedimmune.federation.measuring import distances
 from fedimmune.federation.pool import Pool
 from fedimmune.federation.scenario import Scenario
-from fedimmune.federation.workbench import one_thread
 from fedimmune.federation.workers import shared_data
 from fedimmune.geometry import measure
 from fedimmune.layers import Kind
 from fedimmune.rules import create
 from fedimmune.tasks import Data, Samples, Task
 from fedimmune.tasks.prepared import read_data
+from fedimmune.threads import computing_with
 from fedimmune.updates import NonFiniteError, Updates
 
 __all__ = ["Rehearsal", "observe", "record", "rehearse"]
@@ -145,7 +145,7 @@ def observe(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
     grams: list[Tensor] = []
     attackers: list[list[bool]] = []
     medians: list[float] = []
-    with one_thread(), Federation(scenario, task, data, workers=1) as federation:
+    with computing_with(1), Federation(scenario, task, data, workers=1) as federation:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
             sent = federation.train(number, lambda *_: None, with_anchor=anchored)

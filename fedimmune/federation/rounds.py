@@ -13,12 +13,12 @@ from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation, Sent
 from fedimmune.federation.measuring import client_records, detections, distances
 from fedimmune.federation.scenario import Scenario
-from fedimmune.federation.workbench import one_thread
 from fedimmune.guarded import Outcome, aggregate
 from fedimmune.records import RoundRecord, Seconds
 from fedimmune.rules import Rule
 from fedimmune.runs import Checkpoint, RunFolder
 from fedimmune.tasks import data_folder, load_data
+from fedimmune.threads import computing_with
 from fedimmune.traces import Trace, trace_of
 
 __all__ = ["Observer", "run_folder", "simulate"]
@@ -111,7 +111,7 @@ def _rounds(
     with ExitStack() as stack:
         observer.loading(scenario.task.name)
         task = scenario.make_task()
-        with one_thread():
+        with computing_with(1):
             data = load_data(task, place)
             federation = stack.enter_context(Federation(scenario, task, data, workers))
             rule = scenario.make_rule(federation.attackers)
@@ -131,7 +131,7 @@ def _rounds(
         if folder is not None:
             yield from folder.records()
         for number in range(checkpoint.round + 1, scenario.rounds + 1):
-            with one_thread():
+            with computing_with(1):
                 record, trace = _play(federation, rule, number, keep, observer)
                 if folder is not None:
                     folder.traces.write(trace)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +13,9 @@ from fedimmune.federation.client import train_client, write_update
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.testing import PIECE, Counts, test_piece
 from fedimmune.tasks import Data, Task
+from fedimmune.threads import computing_with
 
-__all__ = ["SERVER", "Job", "Setup", "TestJob", "TrainJob", "Workbench", "one_thread"]
+__all__ = ["SERVER", "Job", "Setup", "TestJob", "TrainJob", "Workbench"]
 
 
 @dataclass(frozen=True)
@@ -44,21 +43,6 @@ Job = TrainJob | TestJob
 
 SERVER = -1
 """The server's number where clients have theirs: it trains on its anchor samples."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, whatever the process has.
-
-    Two processes of one thread are quicker than one of two, and sums come out the same bits
-    wherever they are computed.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -112,7 +96,7 @@ class Workbench:
 
     def do(self, job: Job) -> str | Counts | None:
         """Carry out a job."""
-        with one_thread():
+        with computing_with(1):
             self._model.load_state_dict(self._arena.global_model)
             if isinstance(job, TrainJob):
                 return self._train(job)

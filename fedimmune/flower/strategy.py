@@ -29,10 +29,10 @@ from fedimmune.flower.metrics import MetricsFunction, figures_of, median_metrics
 from fedimmune.flower.replies import Asked
 from fedimmune.flower.sampling import draw, wait_for_nodes
 from fedimmune.flower.tables import table_of
-from fedimmune.flower.threads import computing_with
 from fedimmune.layers import Kind, layers_of
 from fedimmune.records import RoundRecord
 from fedimmune.rules import Rule
+from fedimmune.threads import computing_with
 from fedimmune.updates import Updates
 
 __all__ = ["RobustStrategy"]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedimmune.attacks import Attack
 from fedimmune.errors import InputError
 from fedimmune.federation.client import train_client, write_update
-from fedimmune.federation.workbench import one_thread
 from fedimmune.flower import verdict_of
+from fedimmune.threads import computing_with
 from fedimmune_app.setting import Setting, setting_of
 
 _log = logging.getLogger("flwr")
@@ -34,7 +34,7 @@ def train(message: Message, context: Context) -> Message:
 
     start = message.content.array_records["arrays"].to_torch_state_dict()
     round_number = int(str(message.content.config_records["config"]["server-round"]))
-    with one_thread():  # many clients share one machine here
+    with computing_with(1):  # many clients share one machine here
         trained = _train(setting, client, attack, start, round_number)
 
     reply = RecordDict(

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedimmune.errors import InputError
 from fedimmune.federation.seeds import generator, seeded
 from fedimmune.federation.testing import PIECE, Counts, test_piece
-from fedimmune.federation.workbench import one_thread
 from fedimmune.flower import RobustStrategy, anchor_for
 from fedimmune.flower.anchors import Anchor
 from fedimmune.records import ClientData
 from fedimmune.runs import RunFolder
 from fedimmune.tasks import build_model
+from fedimmune.threads import computing_with
 from fedimmune_app.setting import Setting, setting_of
 
 app = ServerApp()
@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0,  # the server tests the model itself
     )
     _wait_for_all(grid, scenario.clients, float(config["timeout"]))
-    with one_thread():
+    with computing_with(1):
         strategy.start(
             grid,
             initial_arrays=ArrayRecord(model.state_dict()),

@@ -1,4 +1,4 @@
-"""How many threads a server computes with."""
+"""How many threads PyTorch computes with."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["computing_with"]
 def computing_with(threads: int) -> Iterator[None]:
     """Compute with so many of PyTorch's threads, and afterwards with as many as before.
 
-    A round is read in many short operations, and after each of them threads wait for each other by
-    spinning. Where other programs take a core, as clients do in a simulation, that costs far more
-    than a second thread ever gains.
+    One is usual. Two processes of one thread are quicker than one of two, and sums come out the
+    same bits wherever they are computed. A round is read in many short operations, and after each
+    of them threads wait for each other by spinning: where other programs take a core, as clients do
+    in a simulation, that costs far more than a second thread ever gains.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
