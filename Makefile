@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test lint format test-data test-browser test-flower bench bench-rules bench-simulate bench-flower picture clean
+.PHONY: help install demo flower-demo test lint format test-data test-browser test-flower test-reproduce bench bench-rules bench-simulate bench-flower picture docs test-docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -26,6 +26,10 @@ $(VENV)/.dev: $(VENV)/.core
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) install --quiet -c constraints.txt -e ".[dev,docs]"
+	@touch $@
+
 $(VENV)/.flower: $(VENV)/.dev
 	$(PIP) install --quiet -c constraints.txt -e ".[dev,flower]"
 	@touch $@
@@ -39,7 +43,7 @@ flower-demo: $(VENV)/.flower ## the same story run by Flower: ten nodes, FedAvg 
 	$(BIN)/python examples/flower/demo.py build/flower-demo
 
 test: $(VENV)/.dev ## run the tests (minutes)
-	$(BIN)/python -m pytest -m "not data and not browser and not flower"
+	$(BIN)/python -m pytest -m "not data and not browser and not flower and not docs and not reproduce"
 
 test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
 	@test -n "$$FEDIMMUNE_DATA" || { echo "set FEDIMMUNE_DATA to the folder of data sets"; exit 1; }
@@ -50,6 +54,12 @@ test-browser: $(VENV)/.dev ## open reports in an installed Chromium (Debian: chr
 
 test-flower: $(VENV)/.flower ## tests of the strategy for Flower, which is installed for it
 	$(BIN)/python -m pytest -m flower -v -rs tests/flower
+
+test-docs: $(VENV)/.docs ## follow the documentation's long pages, build its site (minutes)
+	$(BIN)/python -m pytest -m docs -v tests/docs
+
+test-reproduce: $(VENV)/.dev ## every artefact of the paper at its smallest scale, and a grid that is killed
+	$(BIN)/python -m pytest -m reproduce -v tests/cli/test_reproduce.py
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .
@@ -75,8 +85,14 @@ bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench
 bench-flower: $(VENV)/.flower ## the strategy beside Flower's own; writes build/bench-flower.json
 	$(BIN)/python -m benchmarks.flower
 
-picture: $(VENV)/.dev ## draw the README's picture from the demo's runs
+picture: $(VENV)/.dev ## draw the documentation's pictures from the demo's runs
 	$(BIN)/python docs/picture.py
+	$(BIN)/python docs/pictures.py
+
+# Its theme tells of another generator at every build, unless it is told not to.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(VENV)/.docs ## build the documentation's site, build/site/index.html
+	$(BIN)/python -m mkdocs build --strict
 
 clean: ## remove .venv and build
 	rm -rf $(VENV) build

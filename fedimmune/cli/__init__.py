@@ -13,6 +13,7 @@ from fedimmune.cli import (  # each adds its commands
     patch,
     record,
     report,
+    reproduce,
     simulate,
     train,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "patch",
     "record",
     "report",
+    "reproduce",
     "simulate",
     "train",
 ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_synthetic"]
+__all__ = ["draw_synthetic", "sheet_of"]
 
 # Colours that the colour-blind can tell apart.
 _GOOD, _BAD, _QUIET = "#0072b2", "#c2410c", "#5f6b73"
@@ -50,7 +50,7 @@ def draw_synthetic(
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     place = folder_for_figures(folder)
-    written = [save_figure(_sheet(demonstration), place / "synthetic.png", "png", _DPI)]
+    written = [save_figure(sheet_of(demonstration), place / "synthetic.png", "png", _DPI)]
     single: dict[str, tuple[Callable[[Axes, Demonstration], None], tuple[float, float]]] = {
         "set": (_set, (6.4, 3.2)),
         "pca": (_plane, (4.2, 3.8)),
@@ -64,7 +64,7 @@ def draw_synthetic(
     return written
 
 
-def _sheet(shown: Demonstration) -> Figure:
+def sheet_of(shown: Demonstration) -> Figure:
     """Put weights beside the samples that have them, and importance below the features."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -1,0 +1,78 @@
+"""What an artefact is: something that the paper shows, and what has to be made to show it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedimmune.experiments.asking import Ask
+from fedimmune.experiments.parts import Part
+from fedimmune.experiments.scales import setting_of
+from fedimmune.experiments.store import Store
+
+__all__ = ["Artefact", "Results"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What there is to show.
+
+    Parameters
+    ----------
+    csv, markdown, latex
+        The tables; empty where an artefact has none.
+    draw
+        Draws the figure to a path without its suffix, as PNG and PDF, and says what it wrote.
+    scenarios
+        What was played, in full.
+    """
+
+    csv: str
+    markdown: str
+    latex: str
+    draw: Callable[[Path], list[Path]]
+    scenarios: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Artefact(ABC):
+    """A table or a figure of the paper.
+
+    Parameters
+    ----------
+    id
+        As commands name it.
+    title
+        What it is called in front of people.
+    shows
+        What is to be seen, in a sentence.
+    source
+        Where it is in the paper.
+    tasks
+        What is learned, by scale.
+    """
+
+    id: str
+    title: str
+    shows: str
+    source: str
+    tasks: Mapping[str, str]
+
+    def reduced(self, scale: str) -> str:
+        """Say what is not as in the paper; nothing where all is."""
+        task, papers = self.tasks[scale], self.tasks["paper"]
+        found = setting_of(task, scale).reduced
+        if task == papers or scale == "smoke":
+            return found
+        return f"{task} instead of {papers}; {found}" if found else f"{task} instead of {papers}"
+
+    @abstractmethod
+    def parts(self, ask: Ask) -> list[Part]:
+        """List what has to be made; `fedimmune.experiments.parts.closure` adds what that needs."""
+
+    @abstractmethod
+    def results(self, ask: Ask, store: Store) -> Results:
+        """Show what is there, were it only a part."""

@@ -1,0 +1,85 @@
+"""What somebody wants to see of an artefact: at which scale, how often, and only what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedimmune.errors import ParameterError
+from fedimmune.experiments.rows import FIELDS
+from fedimmune.experiments.scales import SCALES
+
+__all__ = ["Ask", "read_only"]
+
+_SEEDS = {"smoke": 1, "cpu": 1, "paper": 3}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is wanted.
+
+    Parameters
+    ----------
+    scale
+        ``smoke``, ``cpu`` or ``paper``.
+    repeats
+        How many seeds, from 1 on; None for the scale's own: three as in the paper, else one.
+    only
+        Values that rows may have, by field; fields that are not named may have any.
+    device
+        Where clients train.
+
+    Raises
+    ------
+    ParameterError
+        There is no such scale, or no seed.
+    """
+
+    scale: str = "cpu"
+    repeats: int | None = None
+    only: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise ParameterError(f"there is no scale {self.scale!r}; there are {', '.join(SCALES)}")
+        if self.repeats is not None and self.repeats < 1:
+            raise ParameterError(f"there has to be a seed at least: {self.repeats}")
+
+    @property
+    def seeds(self) -> range:
+        """The seeds to play."""
+        return range(1, 1 + (_SEEDS[self.scale] if self.repeats is None else self.repeats))
+
+    def admits(self, **values: Any) -> bool:
+        """Whether something of these values is wanted."""
+        return all(
+            str(value) in self.only[name] for name, value in values.items() if name in self.only
+        )
+
+
+def read_only(texts: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Read ``attackers=4,rule=adaptive``; a field that is named twice may have either value.
+
+    Raises
+    ------
+    ParameterError
+        It is not of that form, or rows have no such field.
+    """
+    found: dict[str, set[str]] = {}
+    for part in ",".join(texts).split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        if not equals or not value:
+            raise ParameterError(f"--only takes FIELD=VALUE, such as rule=adaptive, not {part!r}")
+        if name not in _CHOOSABLE:
+            known = ", ".join(_CHOOSABLE)
+            raise ParameterError(f"--only cannot choose by {name!r}; there are {known}")
+        found.setdefault(name, set()).add(value)
+    return {name: frozenset(values) for name, values in found.items()}
+
+
+_MEASURED = {"accuracy", "asr", "asr_others", "attackers_weight", "honest_accused", "run"}
+_CHOOSABLE = tuple(name for name in FIELDS if name not in {*_MEASURED, "rounds"})

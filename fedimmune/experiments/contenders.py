@@ -1,0 +1,115 @@
+"""Who defends in an experiment: rules, the learned rule in both forms, and its ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedimmune.errors import ParameterError
+
+__all__ = ["ABLATIONS", "LEARNED", "RULES", "Contender", "Learned", "contender"]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How a defence is trained; see `fedimmune.adaptive.making.make_defence`.
+
+    Parameters
+    ----------
+    form
+        ``relational`` or ``paper``.
+    to_the_letter
+        Whether it rehearses as the paper does, or as we do.
+    settings
+        Of the form.
+    kinds
+        Whether it learns to tell kinds of attack apart.
+    """
+
+    form: str
+    to_the_letter: bool
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    kinds: bool = False
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A line of a table.
+
+    Parameters
+    ----------
+    key
+        As rows name it.
+    rule
+        In the registry.
+    learned
+        How its defence is trained, where it needs one.
+    """
+
+    key: str
+    rule: str
+    learned: Learned | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is the limit rather than a rule."""
+        return self.rule == "oracle"
+
+
+def _by_rule(*names: str) -> list[Contender]:
+    return [Contender(name, name) for name in names]
+
+
+def _in_the_papers_form(key: str, **settings: Any) -> Contender:
+    return Contender(key, "adaptive", Learned("paper", to_the_letter=True, settings=settings))
+
+
+_SHIPPED = Contender("adaptive", "adaptive", Learned("relational", to_the_letter=False, kinds=True))
+_PAPERS = _in_the_papers_form("adaptive-paper")
+_NAMES = (
+    "mean",
+    "median",
+    "trimmed-mean",
+    "geometric-median",
+    "krum",
+    "multi-krum",
+    "foolsgold",
+    "residual",
+)
+_CONTENDERS = {
+    each.key: each
+    for each in (
+        *_by_rule(*_NAMES),
+        _PAPERS,
+        _SHIPPED,
+        *_by_rule("oracle"),
+        _in_the_papers_form("mlp", attention=False),
+        _in_the_papers_form("without-c", c=1.0),
+        _in_the_papers_form("without-eps", eps=0.0),
+    )
+}
+
+RULES = (*_NAMES, "adaptive-paper", "adaptive", "oracle")
+"""Everyone, in the order of tables: what the paper compares, plain Krum and the trimmed mean, the
+learned rule in the paper's form and as shipped, and the limit."""
+LEARNED = ("mean", "adaptive-paper", "adaptive", "oracle")
+"""Those that show what a defence carries over to."""
+ABLATIONS = ("mean", "mlp", "without-c", "without-eps", "adaptive-paper", "adaptive", "oracle")
+
+
+def contender(key: str) -> Contender:
+    """Give a contender.
+
+    Raises
+    ------
+    ParameterError
+        There is none of that name.
+    """
+    try:
+        return _CONTENDERS[key]
+    except KeyError:
+        known = ", ".join(_CONTENDERS)
+        raise ParameterError(
+            f"no rule is called {key!r} in experiments; there are {known}"
+        ) from None

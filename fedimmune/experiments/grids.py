@@ -1,0 +1,177 @@
+"""Artefacts that are tables of runs: rules by numbers of attackers, seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from fedimmune.experiments.artefact import Artefact, Results
+from fedimmune.experiments.asking import Ask
+from fedimmune.experiments.contenders import contender
+from fedimmune.experiments.parts import Part, Played, run_seconds, trained
+from fedimmune.experiments.rows import Row
+from fedimmune.experiments.scales import setting_of
+from fedimmune.experiments.shown.figures import draw
+from fedimmune.experiments.shown.layouts import LAYOUTS
+from fedimmune.experiments.shown.published import published
+from fedimmune.experiments.shown.tables import csv_of, latex_of, markdown_of
+from fedimmune.experiments.store import Store
+
+__all__ = ["Cell", "Grid"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is played once for every seed.
+
+    Parameters
+    ----------
+    task
+        Of the paper's experiments.
+    attack, attackers, clients
+        What happens.
+    rule
+        Who defends, by the contender's key.
+    learned_on
+        The task whose defence is used, where it is another one.
+    rehearsed
+        What a learned rule has rehearsed; None for what it usually has: ours all attacks of the
+        task, the paper's form the one that is played.
+    varied, value
+        The attack's parameter that is varied, and what it is.
+    """
+
+    task: str
+    attack: str
+    attackers: int
+    rule: str
+    clients: int = 10
+    learned_on: str | None = None
+    rehearsed: tuple[str, ...] | None = None
+    varied: str = ""
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Grid(Artefact):
+    """A table of runs.
+
+    Parameters
+    ----------
+    cells
+        What is played, at a scale.
+    """
+
+    cells: Callable[[str], Sequence[Cell]]
+
+    def parts(self, ask: Ask) -> list[Part]:
+        return [part for _, _, part in self._played(ask)]
+
+    def results(self, ask: Ask, store: Store) -> Results:
+        rows = [
+            _row(cell, seed, part, store)
+            for cell, seed, part in self._played(ask)
+            if part.is_made(store)
+        ]
+        layout, known = LAYOUTS[self.id], published(self.id)
+        reduced = self.reduced(ask.scale)
+        note = f"Not as in the paper: {reduced}." if reduced else ""
+        return Results(
+            csv=csv_of(rows),
+            markdown=markdown_of(layout, rows, known),
+            latex=latex_of(layout, rows, known, note=note),
+            draw=lambda stem: draw(layout, rows, known, stem),
+            scenarios=tuple(
+                part.scenario(store).model_dump()
+                for _, _, part in self._played(ask)
+                if part.is_made(store)
+            ),
+        )
+
+    def _played(self, ask: Ask) -> list[tuple[Cell, int, Played]]:
+        wanted = []
+        for cell in self.cells(ask.scale):
+            named = {name: getattr(cell, name) for name in _NAMED}
+            heard = "+".join(_rehearsed(cell, ask.scale))
+            if ask.admits(**named, trained=heard):
+                wanted += [
+                    (cell, seed, _part(cell, seed, ask))
+                    for seed in ask.seeds
+                    if ask.admits(seed=seed)
+                ]
+        return wanted
+
+
+_NAMED = ("task", "attack", "attackers", "rule", "clients", "varied", "value")
+
+
+def _rehearsed(cell: Cell, scale: str) -> tuple[str, ...]:
+    """Say what a learned rule has rehearsed; nothing for others."""
+    learned = contender(cell.rule).learned
+    if learned is None:
+        return ()
+    if cell.rehearsed is not None:
+        return cell.rehearsed
+    usual = setting_of(cell.learned_on or cell.task, scale).attacks
+    if not learned.to_the_letter:
+        return usual
+    # The paper puts its runs without attack beside those of the omniscient attack.
+    return (cell.attack,) if cell.attack in usual else ("omniscient",)
+
+
+def _part(cell: Cell, seed: int, ask: Ask) -> Played:
+    setting, who = setting_of(cell.task, ask.scale), contender(cell.rule)
+    attack: Any = cell.attack
+    if cell.varied:
+        # A wider gap, as the paper has it: the pattern is never the one that was rehearsed.
+        gap = {} if cell.varied == "gap" else {"gap": 1}
+        attack = {"name": cell.attack, **gap, cell.varied: cell.value}
+    fields: dict[str, Any] = {
+        **setting.fields,
+        "attack": attack,
+        "attackers": cell.attackers,
+        "clients": cell.clients,
+        "seed": seed,
+    }
+    if ask.device != "cpu":
+        fields["device"] = ask.device
+    defence = None
+    if who.learned is not None:
+        home, heard = cell.learned_on or cell.task, _rehearsed(cell, ask.scale)
+        defence = trained(home, ask.scale, cell.rule, heard, ask.device)
+    return Played(fields, who, defence, run_seconds(setting, rounds=setting.rounds))
+
+
+def _row(cell: Cell, seed: int, part: Played, store: Store) -> Row:
+    """Sum up a run: its last round, and what attackers and honest clients got in all of them."""
+    records = part.records(store)
+    last = records[-1]
+    weights = [each.attacker_weight for each in records if each.attacker_weight is not None]
+    honest = [c.verdict for each in records for c in each.clients if not c.attacks]
+    weighed = any(c.weight is not None for c in last.clients)
+    return Row(
+        task=part.scenario(store).task.name.rpartition(":")[2],
+        attack=cell.attack,
+        attackers=cell.attackers,
+        rule=cell.rule,
+        seed=seed,
+        accuracy=math.nan if last.accuracy is None else last.accuracy,
+        asr=last.asr,
+        asr_others=last.asr_others,
+        clients=cell.clients,
+        trained="" if part.defence is None else "+".join(part.defence.attacks),
+        varied=cell.varied,
+        value=cell.value,
+        rounds=len(records),
+        attackers_weight=fmean(weights) if weights and weighed and cell.attackers else None,
+        honest_accused=fmean(v == "suspected" for v in honest) if honest and weighed else None,
+        run=part.folder(store).path.name,
+    )
+
+
+def varied(cells: Sequence[Cell], name: str, values: Sequence[int]) -> list[Cell]:
+    """Play cells once for every value of their attack's parameter."""
+    return [replace(cell, varied=name, value=value) for value in values for cell in cells]

@@ -1,0 +1,140 @@
+"""Results in files: tables, figure, and what they were made from and by."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedimmune import __version__
+from fedimmune.errors import InputError
+from fedimmune.experiments.artefact import Artefact, Results
+from fedimmune.experiments.asking import Ask
+from fedimmune.experiments.shown.escaping import markdown
+from fedimmune.experiments.store import Store
+from fedimmune.files import write_bytes_atomically, write_text_atomically
+
+__all__ = ["PUBLISHED", "caption", "command", "publish", "write"]
+
+PUBLISHED = (".csv", ".md", ".png")
+"""Endings of the files that a site shows."""
+
+
+def write(artefact: Artefact, ask: Ask, store: Store, *, made: int, parts: int) -> list[Path]:
+    """Write an artefact's results, as far as they are there.
+
+    Parameters
+    ----------
+    artefact
+        Which.
+    ask
+        What of it.
+    store
+        Where its parts are; results go there too.
+    made, parts
+        How many of its parts are there, and how many there are.
+
+    Returns
+    -------
+    list of Path
+        ID.md, ID.csv, ID.tex and ID.json, and ID.png and ID.pdf where there is something to draw.
+    """
+    results = artefact.results(ask, store)
+    folder = store.results(ask.scale)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
+    stem = folder / artefact.id
+    pictures = results.draw(stem)
+    texts = {
+        "md": _page(artefact, ask, results, made=made, parts=parts, drawn=bool(pictures)),
+        "csv": results.csv,
+        "tex": results.latex,
+        "json": json.dumps(_facts(artefact, ask, results, made=made, parts=parts), indent=1) + "\n",
+    }
+    written = []
+    for kind, text in texts.items():
+        file = stem.with_name(f"{artefact.id}.{kind}")
+        write_text_atomically(text, file)
+        written.append(file)
+    return written + pictures
+
+
+def publish(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Copy what a site shows of an artefact's results.
+
+    Parameters
+    ----------
+    files
+        What `write` wrote.
+    folder
+        Where to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot publish to {folder}: {error.strerror}") from error
+    shown = [file for file in files if file.suffix in PUBLISHED]
+    for file in shown:
+        write_bytes_atomically(file.read_bytes(), folder / file.name)
+    return [folder / file.name for file in shown]
+
+
+def command(artefact: Artefact, ask: Ask) -> str:
+    """Give the command that makes an artefact again."""
+    words = ["fedimmune reproduce", artefact.id, f"--scale {ask.scale}"]
+    if ask.repeats is not None:
+        words.append(f"--seeds {ask.repeats}")
+    for name, values in ask.only.items():
+        words += [f"--only {name}={value}" for value in sorted(values)]
+    if ask.device != "cpu":
+        words.append(f"--device {ask.device}")
+    return " ".join(words)
+
+
+def caption(artefact: Artefact, ask: Ask) -> str:
+    """Say what was done, and what is not as in the paper."""
+    reduced = artefact.reduced(ask.scale)
+    end = f" Not as in the paper: {reduced}." if reduced else " As in the paper."
+    return f"Scale `{ask.scale}`.{end}"
+
+
+def _page(
+    artefact: Artefact, ask: Ask, results: Results, *, made: int, parts: int, drawn: bool
+) -> str:
+    pieces = [
+        f"# {artefact.title}",
+        f"{artefact.shows} In the paper: {artefact.source}. {caption(artefact, ask)}",
+        f"```sh\n{command(artefact, ask)}\n```",
+    ]
+    if made < parts:
+        pieces.append(f"**Not finished**: {made} of {parts} parts are there.")
+    if drawn:
+        pieces.append(f"![{markdown(artefact.title)}]({artefact.id}.png)")
+    pieces.append(results.markdown.strip())
+    return "\n\n".join(pieces) + "\n"
+
+
+def _facts(
+    artefact: Artefact, ask: Ask, results: Results, *, made: int, parts: int
+) -> dict[str, object]:
+    return {
+        "artefact": artefact.id,
+        "command": command(artefact, ask),
+        "scale": ask.scale,
+        "caption": caption(artefact, ask),
+        "parts": {"made": made, "of": parts},
+        "versions": {
+            "fedimmune": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "machine": platform.machine(),
+        "scenarios": list(results.scenarios),
+    }

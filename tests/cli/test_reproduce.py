@@ -1,0 +1,224 @@
+"""``fedimmune reproduce``, from nothing to table and figure, on the smallest scale."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedimmune.cli import main
+from fedimmune.experiments.artefacts import ARTEFACTS
+
+ENDINGS = (".md", ".csv", ".tex", ".json", ".png", ".pdf")
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedimmune", "reproduce", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that the first test fills, and others look into."""
+    return tmp_path_factory.mktemp("reproduced")
+
+
+def made(folder: Path) -> dict[str, int]:
+    """When each part was made: recordings, defences, models of runs."""
+    files = [
+        *folder.glob("recordings/*.recording"),
+        *folder.glob("defences/*.defence"),
+        *folder.glob("runs/*/model.safetensors"),
+    ]
+    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in files}
+
+
+def test_from_nothing_to_table_and_figure(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = shared / "published"
+    code = call(
+        *(monkeypatch, "mnist-backdoor", "--scale", "smoke", "--seeds", "2"),
+        *("--folder", shared, "--publish", place, "--json"),
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["failed"] == {}
+    assert found["made"] == 4 * 2 + 2 + 6
+    results = shared / "results" / "smoke"
+    assert all((results / f"mnist-backdoor{ending}").stat().st_size for ending in ENDINGS)
+    assert sorted(file.suffix for file in place.iterdir()) == [".csv", ".md", ".png"]
+    facts = json.loads((results / "mnist-backdoor.json").read_text())
+    assert len(facts["scenarios"]) == 8
+    assert facts["parts"] == {"made": 16, "of": 16}
+    assert facts["command"] == "fedimmune reproduce mnist-backdoor --scale smoke --seeds 2"
+
+
+def test_the_table_is_what_the_runs_say(shared: Path) -> None:
+    """Recomputed from the run folders, without any of the code that made the table."""
+    runs: dict[str, list[tuple[float, float]]] = {}
+    for folder in sorted((shared / "runs").iterdir()):
+        scenario: dict[str, Any] = tomllib.loads((folder / "scenario.toml").read_text())
+        last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
+        rule = scenario["rule"]["name"]
+        if "adaptive-paper" in scenario["rule"].get("defence", ""):
+            rule = "adaptive-paper"
+        if scenario["attackers"] == 4 and scenario["clients"] == 10:
+            runs.setdefault(rule, []).append((last["accuracy"], last["asr"]))
+    assert {rule: len(found) for rule, found in runs.items()} == dict.fromkeys(
+        ("mean", "adaptive", "adaptive-paper", "oracle"), 2
+    )
+    page = (shared / "results" / "smoke" / "mnist-backdoor.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    for rule, found in runs.items():
+        accuracy, success = (
+            f"{50 * (found[0][i] + found[1][i]):.2f} ± "
+            f"{100 * abs(found[0][i] - found[1][i]) / 2**0.5:.2f}"
+            for i in (0, 1)
+        )
+        of_rule = [line for line in lines if line.startswith(f"| `{rule}`")]
+        assert any(accuracy in line for line in of_rule), (rule, accuracy, of_rule)
+        assert any(success in line for line in of_rule), (rule, success, of_rule)
+    with (shared / "results" / "smoke" / "mnist-backdoor.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    by_rule = {rule: sorted(found) for rule, found in runs.items()}
+    told: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        told.setdefault(row["rule"], []).append((float(row["accuracy"]), float(row["asr"])))
+    assert {rule: sorted(found) for rule, found in told.items()} == by_rule
+
+
+def test_parts_are_shared_and_never_made_twice(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = made(shared)
+    words = ("mnist-attackers", "mnist-backdoor", "--scale", "smoke", "--folder", shared, "--json")
+    assert call(monkeypatch, *words) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Without attack and under the omniscient attack: four rules each, and one more defence.
+    assert found["made"] == 4 + 4 + 1
+    after = made(shared)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 9
+    assert call(monkeypatch, *words) == 0
+    assert "made" not in json.loads(capsys.readouterr().out)  # there was nothing to do
+    assert made(shared) == after
+
+
+def test_a_failed_part_is_told_and_stops_nothing_else(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = next((shared / "recordings").glob("omniscient-*run1*.recording"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100])
+    try:
+        words = ("--scale", "smoke", "--folder", shared)
+        code = call(monkeypatch, "training-attacks", *words, "--only", "rule=adaptive")
+    finally:
+        damaged.write_bytes(whole)
+    printed = capsys.readouterr()
+    assert code == 1
+    assert "failed: defence digits-adaptive-omniscient" in printed.err
+    assert damaged.name in printed.err
+    assert "2 parts were left out" in printed.err
+    assert "**Not finished**" in printed.out
+    assert "trained on B" in printed.out
+
+
+@pytest.mark.reproduce
+def test_killed_in_the_middle_it_goes_on(tmp_path: Path, shared: Path) -> None:
+    """Killed again and again, whenever something new is there, it comes to the same table."""
+    words = ["mnist-backdoor", "--scale", "smoke", "--seeds", "2", "--folder", str(tmp_path)]
+    program = [sys.executable, "-m", "fedimmune.cli", "reproduce", *words, "--quiet"]
+    for _ in range(3):
+        there = len(made(tmp_path))
+        process = subprocess.Popen(program, start_new_session=True, stdout=subprocess.DEVNULL)
+        while process.poll() is None and len(made(tmp_path)) < there + 3:
+            time.sleep(0.02)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    before = made(tmp_path)
+    assert len(before) >= 3
+    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    after = made(tmp_path)
+    assert {name: after[name] for name in before} == before
+    results = [folder / "results" / "smoke" / "mnist-backdoor.csv" for folder in (tmp_path, shared)]
+    told = [_without_runs(file) for file in results]
+    assert told[0] == told[1]
+
+
+def _without_runs(file: Path) -> list[dict[str, str]]:
+    with file.open() as lines:
+        return [
+            {name: value for name, value in row.items() if name != "run"}
+            for row in csv.DictReader(lines)
+            if row["seed"] == "1"
+        ]
+
+
+def test_dry_run_and_list_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "ablation", "--scale", "smoke", "--dry-run", "--folder", tmp_path) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 18
+    assert "defence digits-mlp-backdoor" in "\n".join(listed)
+    assert call(monkeypatch, "--folder", tmp_path, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [fact["id"] for fact in facts] == list(ARTEFACTS)
+    scales = facts[IDS.index("ablation")]["scales"]
+    assert scales["smoke"]["runs"] == 7
+    assert scales["smoke"]["parts"] == 18
+    assert scales["paper"]["task"] == "cifar10"
+    assert scales["cpu"]["task"] == "mnist"
+    assert scales["smoke"]["seconds"] < scales["cpu"]["seconds"] < scales["paper"]["seconds"]
+    assert list(tmp_path.iterdir()) == []
+
+
+IDS = list(ARTEFACTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["mnist"], "there is no artefact 'mnist'"),
+        (["sweep", "--scale", "tiny"], "there is no scale 'tiny'"),
+        (["sweep", "--only", "rule"], "FIELD=VALUE"),
+        (["mnist-backdoor", "--only", "rule=best", "--scale", "smoke"], "--only"),
+        (["mnist-backdoor", "--device", "abacus", "--scale", "smoke"], "abacus"),
+    ],
+)
+def test_refused(words: list[str], said: str, refused: Any, tmp_path: Path) -> None:
+    assert said in refused("reproduce", *words, "--folder", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.reproduce
+@pytest.mark.parametrize("name", IDS)
+def test_every_artefact_at_smoke_scale(
+    name: str, shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, name, "--scale", "smoke", "--folder", shared, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    (artefact,) = found["artefacts"]
+    assert artefact["made"] == artefact["of"]
+    assert not found.get("failed")
+    results = shared / "results" / "smoke"
+    assert all((results / f"{name}{ending}").stat().st_size for ending in ENDINGS)
+    page = (results / f"{name}.md").read_text()
+    assert f"{name}.png" in page
+    assert "Not finished" not in page
+    with (results / f"{name}.csv").open() as file:
+        assert list(csv.DictReader(file))

@@ -1,0 +1,143 @@
+"""Every artefact can be planned at every scale, and what artefacts have in common is shared."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedimmune.errors import ParameterError
+from fedimmune.experiments.artefacts import ARTEFACTS, artefact
+from fedimmune.experiments.asking import Ask, read_only
+from fedimmune.experiments.contenders import RULES, contender
+from fedimmune.experiments.parts import Played, Rehearsed, Trained, closure
+from fedimmune.experiments.scales import SCALES, setting_of
+from fedimmune.federation import Scenario
+from fedimmune.tasks import find
+
+IDS = [
+    "mnist-attackers",
+    "cifar10-attackers",
+    "tiny-imagenet-attackers",
+    "imdb-attackers",
+    "mnist-backdoor",
+    "cifar10-backdoor",
+    "tiny-imagenet-backdoor",
+    "ablation",
+    "transfer-cifar100",
+    "transfer-100-clients",
+    "transfer-patterns",
+    "training-attacks",
+    "sweep",
+    "partition",
+    "synthetic",
+    "traits",
+]
+
+
+def keys(name: str, ask: Ask, kind: type = object) -> set[str]:
+    return {part.key for part in closure(artefact(name).parts(ask)) if isinstance(part, kind)}
+
+
+def test_all_of_the_papers_artefacts_are_there() -> None:
+    assert list(ARTEFACTS) == IDS
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", IDS)
+def test_planned_the_same_every_time_and_without_data(name: str, scale: str) -> None:
+    ask = Ask(scale, repeats=1)
+    parts = closure(artefact(name).parts(ask))
+    assert parts
+    assert [part.key for part in parts] == [
+        part.key for part in closure(artefact(name).parts(Ask(scale, repeats=1)))
+    ]
+    assert all(part.seconds > 0 and part.title for part in parts)
+    for part in parts[:: max(1, len(parts) // 20)]:
+        if isinstance(part, Played):
+            Scenario(**part.fields)  # says what is wrong with it, if anything is
+
+
+def test_the_papers_scale_is_the_tasks_own_recipe() -> None:
+    """What the tasks have from the paper must not be changed by an experiment."""
+    for task in ("mnist", "cifar10", "tiny-imagenet", "imdb", "cifar100"):
+        setting = setting_of(task, "paper")
+        assert Scenario(**setting.fields) == Scenario(task=task)
+        assert setting.rounds == find(task).recipe.rounds
+        assert setting.to_the_letter.runs == 3
+        assert setting.to_the_letter.attackers == (0, 1, 2, 3, 4)
+        assert len(setting.to_the_letter.follow) == 4
+        assert setting.to_the_letter.local_epochs == (1,)
+        assert setting.epochs == 500
+
+
+def test_three_seeds_for_the_paper_and_as_many_as_asked_for() -> None:
+    one = len(keys("mnist-backdoor", Ask("paper", 1), Played))
+    assert len(keys("mnist-backdoor", Ask("paper"), Played)) == 3 * one
+    assert len(keys("mnist-backdoor", Ask("cpu"), Played)) == one
+    assert one == len(RULES) * 4
+
+
+def test_a_table_of_backdoors_is_a_part_of_the_figure() -> None:
+    for scale in SCALES:
+        assert keys("mnist-backdoor", Ask(scale)) <= keys("mnist-attackers", Ask(scale))
+
+
+def test_scales_share_what_does_not_differ() -> None:
+    """On MNIST only the paper's form is rehearsed otherwise; all else is played once for both."""
+    cpu, paper = (keys("mnist-backdoor", Ask(scale, 1), Played) for scale in ("cpu", "paper"))
+    assert len(cpu & paper) == len(cpu) - 4
+    rehearsed = [keys("mnist-backdoor", Ask(scale, 1), Rehearsed) for scale in ("cpu", "paper")]
+    assert rehearsed[0] < rehearsed[1] | rehearsed[0]
+
+
+def test_defences_share_rehearsals() -> None:
+    """Three trainings (B, O, B+O) of two forms learn from the rehearsals of one."""
+    ask = Ask("cpu")
+    assert keys("training-attacks", ask, Rehearsed) == keys("mnist-attackers", ask, Rehearsed)
+    assert len(keys("training-attacks", ask, Trained)) == 6
+    ablations = keys("ablation", ask, Trained)
+    assert len(ablations) == 5
+    assert len(ablations & keys("mnist-backdoor", ask, Trained)) == 2
+
+
+def test_the_oracle_is_a_row_everywhere() -> None:
+    for name in IDS:
+        played = [p for p in closure(artefact(name).parts(Ask("smoke"))) if isinstance(p, Played)]
+        if played and name != "traits":
+            assert "oracle" in {part.contender.key for part in played}, name
+            assert {"adaptive", "adaptive-paper"} <= {part.contender.key for part in played}, name
+
+
+def test_only() -> None:
+    ask = Ask("cpu", only=read_only(["attackers=4,rule=adaptive", "rule=mean"]))
+    played = [p for p in artefact("mnist-backdoor").parts(ask) if isinstance(p, Played)]
+    assert {(p.fields["attackers"], p.contender.key) for p in played} == {
+        (4, "adaptive"),
+        (4, "mean"),
+    }
+    seeds = Ask("paper", only=read_only(["seed=2"]))
+    assert all(
+        p.fields["seed"] == 2
+        for p in artefact("mnist-backdoor").parts(seeds)
+        if isinstance(p, Played)
+    )
+    assert artefact("mnist-backdoor").parts(Ask(only=read_only(["rule=none"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: artefact("mnist"), ["'mnist'", "mnist-backdoor"]),
+        (lambda: Ask("huge"), ["'huge'", "smoke"]),
+        (lambda: Ask("cpu", 0), ["seed"]),
+        (lambda: read_only(["rule"]), ["FIELD=VALUE", "'rule'"]),
+        (lambda: read_only(["colour=red"]), ["'colour'", "attackers"]),
+        (lambda: read_only(["accuracy=1"]), ["'accuracy'"]),
+        (lambda: contender("best"), ["'best'", "adaptive"]),
+        (lambda: setting_of("letters", "cpu"), ["'letters'", "mnist"]),
+        (lambda: setting_of("mnist", "huge"), ["'huge'", "cpu"]),
+    ],
+)
+def test_what_there_is_not_is_refused_with_what_there_is(call, words) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ParameterError) as error:
+        call()
+    assert all(word in str(error.value) for word in words)
