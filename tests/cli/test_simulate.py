@@ -184,13 +184,13 @@ def test_data_is_counted() -> None:
 # ---------------------------------------------------------------- a task of one's own
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own-task.md"
 
 
 def test_the_example_of_an_own_task_runs_from_the_command_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    example = re.search(r"```python[^\n]*\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     command = re.search(r"^fedimmune (simulate --task blobs.*)$", PAGE.read_text(), re.MULTILINE)
     assert example
     assert command
@@ -207,7 +207,7 @@ PAGES = Path(__file__).parents[2] / "docs"
 
 def test_the_scenario_in_the_guide_is_a_scenario() -> None:
     text = (PAGES / "simulation.md").read_text(encoding="utf-8")
-    block = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    block = re.search(r"```toml[^\n]*\n(.*?)```", text, re.DOTALL)
     assert block
     scenario = Scenario(**tomllib.loads(block[1]))
     assert scenario.make_rule([]).clients_needed <= scenario.clients
