@@ -43,7 +43,7 @@ flower-demo: $(VENV)/.flower ## the same story run by Flower: ten nodes, FedAvg 
 	$(BIN)/python examples/flower/demo.py build/flower-demo
 
 test: $(VENV)/.dev ## run the tests (minutes)
-	$(BIN)/python -m pytest -m "not data and not browser and not flower and not docs and not reproduce"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not data and not browser and not flower and not docs and not reproduce"
 
 test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
 	@test -n "$$FEDIMMUNE_DATA" || { echo "set FEDIMMUNE_DATA to the folder of data sets"; exit 1; }

@@ -216,6 +216,7 @@ def test_an_archive_is_unpacked(site: tuple[str, Path], tmp_path: Path, name: st
         ("set.tar.gz", b"<html>", "cannot be unpacked"),
         ("set.tar.gz", tar_of({"set/one": os.urandom(9999)})[:-99], "cannot be unpacked"),
     ],
+    ids=range(13),  # archives hold the time: named by themselves, no two processes would agree
 )
 def test_bad_archives_leave_nothing(
     site: tuple[str, Path], tmp_path: Path, name: str, content: bytes, problem: str
