@@ -21,6 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("fedimmune")
 
+# Tests that run on several cores are told a width, as if there were a terminal.
+os.environ.pop("COLUMNS", None)
+
 # A shell has what it starts in the background ignore Ctrl-C, and the programs that tests start with
 # it; there are tests that stop programs that way.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from fedimmune.cli.app import command
+from fedimmune.cli.completion import ARTEFACTS, SCALES, one_of
 from fedimmune.cli.options import AsJson, DataFolder, Quiet
 from fedimmune.cli.stopping import on_stop
 from fedimmune.cli.terminal import console, remarks, say
@@ -38,13 +39,18 @@ __all__ = ["reproduce"]
 def reproduce(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Which; without any, all are listed."),
+        typer.Argument(
+            metavar="[ID]...",
+            help="Which; without any, all are listed.",
+            autocompletion=one_of(ARTEFACTS),
+        ),
     ] = None,
     scale: Annotated[
         str,
         typer.Option(
             help="`paper`: to the letter. `cpu`: reduced to what a few cores can do. `smoke`: in "
-            "minutes, on bundled digits; figures mean nothing."
+            "minutes, on bundled digits; figures mean nothing.",
+            autocompletion=one_of(SCALES),
         ),
     ] = "cpu",
     seeds: Annotated[
@@ -54,7 +60,7 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE,…",
+            metavar="FIELD=VALUE",
             help="Only some runs, such as attackers=4,rule=adaptive; a field named twice may have "
             "either value. Repeatable.",
         ),
@@ -87,7 +93,8 @@ def reproduce(
     """
     import torch
 
-    from fedimmune.experiments.artefacts import ARTEFACTS, artefact
+    from fedimmune.experiments.artefacts import ARTEFACTS as EVERY
+    from fedimmune.experiments.artefacts import artefact
     from fedimmune.experiments.asking import Ask, read_only
     from fedimmune.experiments.store import Store
 
@@ -96,7 +103,7 @@ def reproduce(
     store = Store(folder, data)
     chosen = [artefact(each) for each in ids or []]
     if not chosen:
-        _list(list(ARTEFACTS.values()), ask, store, as_json=as_json, notes=remarks(quiet=quiet))
+        _list(list(EVERY.values()), ask, store, as_json=as_json, notes=remarks(quiet=quiet))
         return
     _reproduce(
         chosen,

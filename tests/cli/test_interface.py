@@ -21,6 +21,8 @@ from fedimmune import attacks, rules, tasks
 from fedimmune.adaptive.defence import DefenceAbout
 from fedimmune.cli import app, completion
 from fedimmune.cli.help import ENDING, PANELS
+from fedimmune.experiments.artefacts import ARTEFACTS
+from fedimmune.experiments.scales import SCALES
 from fedimmune.federation.plan import plan
 from tests.adaptive.rehearsed import recording
 from tests.cli.programs import bare, on_a_terminal, piped
@@ -106,7 +108,7 @@ def completed(folder: Path, line: str) -> list[str]:
 
 
 def test_names_are_completed(folder: Path) -> None:
-    assert completed(folder, "fedimmune re") == ["record", "report"]
+    assert completed(folder, "fedimmune re") == ["record", "report", "reproduce"]
     assert completed(folder, "fedimmune simulate --rule k") == ["krum"]
     assert completed(folder, "fedimmune simulate --attack ") == list(attacks.names())
     assert completed(folder, "fedimmune aggregate --rule me") == ["mean", "median"]
@@ -114,6 +116,8 @@ def test_names_are_completed(folder: Path) -> None:
     assert completed(folder, "fedimmune record --attacks none,b") == ["none,backdoor"]
     assert completed(folder, "fedimmune train x --form ") == list(completion.FORMS)
     assert completed(folder, "fedimmune data im") == ["imdb"]
+    assert completed(folder, "fedimmune reproduce sw") == ["sweep"]
+    assert completed(folder, "fedimmune reproduce sweep --scale s") == ["smoke"]
 
 
 def test_what_is_completed_is_what_there_is() -> None:
@@ -121,6 +125,8 @@ def test_what_is_completed_is_what_there_is() -> None:
     assert attacks.names() == completion.ATTACKS
     assert tasks.names() == completion.TASKS
     assert get_args(DefenceAbout.model_fields["form"].annotation) == completion.FORMS
+    assert SCALES == completion.SCALES
+    assert tuple(ARTEFACTS) == completion.ARTEFACTS
 
 
 def test_a_shell_can_be_taught_completion(folder: Path) -> None:
