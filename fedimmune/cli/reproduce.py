@@ -234,15 +234,21 @@ def _reproduce(
         parts = closure(each.parts(ask))
         made = len(parts) - len(Work.of(each.parts(ask), store).parts)
         files = write(each, ask, store, made=made, parts=len(parts))
-        if publish is not None:
-            files += copy(files, publish)
+        copied = [] if publish is None else copy(files, publish)
         answers.append(
-            {"id": each.id, "made": made, "of": len(parts), "files": list(map(str, files))}
+            {
+                "id": each.id,
+                "made": made,
+                "of": len(parts),
+                "files": [str(file) for file in (*files, *copied)],
+            }
         )
         if not as_json:
             console().print(files[0].read_text(encoding="utf-8"), markup=False, highlight=False)
             endings = ", ".join(file.suffix for file in files if file.stem == each.id)
             say(notes, f"written: {files[0].with_suffix('')} ({endings})")
+            if copied:
+                say(notes, f"published: {', '.join(map(str, copied))}")
     _tell(outcome, answers, as_json=as_json, notes=notes)
     if outcome is not None and (outcome.failed or outcome.left_out):
         raise typer.Exit(1)
