@@ -201,10 +201,11 @@ def _reproduce(
     from fedimmune.cli.reproducing import Watched
     from fedimmune.experiments.doing import Work, carry_out
     from fedimmune.experiments.estimates import machine_factor
-    from fedimmune.experiments.needing import check_data, check_device
+    from fedimmune.experiments.needing import check_data
     from fedimmune.experiments.parts import closure
     from fedimmune.experiments.writing import publish as copy
     from fedimmune.experiments.writing import write
+    from fedimmune.federation.federation import check_device
     from fedimmune.federation.pool import usable_cores
     from fedimmune.report.drawing import require_matplotlib
 

@@ -51,11 +51,6 @@ class Contender:
     rule: str
     learned: Learned | None = None
 
-    @property
-    def is_told(self) -> bool:
-        """Whether it is the limit rather than a rule."""
-        return self.rule == "oracle"
-
 
 def _by_rule(*names: str) -> list[Contender]:
     return [Contender(name, name) for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -170,8 +170,3 @@ def _row(cell: Cell, seed: int, part: Played, store: Store) -> Row:
         honest_accused=fmean(v == "suspected" for v in honest) if honest and weighed else None,
         run=part.folder(store).path.name,
     )
-
-
-def varied(cells: Sequence[Cell], name: str, values: Sequence[int]) -> list[Cell]:
-    """Play cells once for every value of their attack's parameter."""
-    return [replace(cell, varied=name, value=value) for value in values for cell in cells]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from fedimmune.errors import InputError
 from fedimmune.experiments.artefact import Artefact
 from fedimmune.experiments.asking import Ask
 from fedimmune.experiments.scales import setting_of
@@ -14,7 +11,7 @@ from fedimmune.experiments.store import Store
 from fedimmune.federation import Scenario
 from fedimmune.tasks import data_folder, load_data
 
-__all__ = ["check_data", "check_device"]
+__all__ = ["check_data"]
 
 
 def check_data(artefacts: Sequence[Artefact], ask: Ask, store: Store) -> None:
@@ -32,18 +29,3 @@ def check_data(artefacts: Sequence[Artefact], ask: Ask, store: Store) -> None:
         setting = setting_of(task, ask.scale)
         made = Scenario(task=setting.fields["task"]).make_task()
         load_data(made, data_folder(store.data))
-
-
-def check_device(device: str) -> None:
-    """See whether there is such a device.
-
-    Raises
-    ------
-    InputError
-        There is none.
-    """
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot compute on device {device!r} here: {first}") from error

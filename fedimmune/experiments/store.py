@@ -39,11 +39,6 @@ class Store:
         """Run folders, as `fedimmune simulate --runs` has them."""
         return self.folder / "runs"
 
-    @property
-    def others(self) -> Path:
-        """What is none of these: points of a search, the synthetic demonstration, partitions."""
-        return self.folder / "others"
-
     def results(self, scale: str) -> Path:
         """Tables and figures of a scale."""
         return self.folder / "results" / scale

@@ -24,7 +24,7 @@ from fedimmune.records import ClientData
 from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
 
-__all__ = ["Federation", "Sent", "set_aside"]
+__all__ = ["Federation", "Sent", "check_device", "set_aside"]
 
 _log = logging.getLogger("fedimmune")
 
@@ -73,7 +73,7 @@ class Federation:
     ) -> None:
         attack = scenario.make_attack()
         attack.check(data.facts)
-        _check_device(scenario.device)
+        check_device(scenario.device)
         self.scenario, self.data = scenario, data
         self.parts = scenario.make_partition().divide(
             data.clients.labels, scenario.clients, generator(scenario.seed, "partition")
@@ -241,7 +241,14 @@ def set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
     return order[:anchor].sort().values, order[anchor:].sort().values
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """See whether there is such a device.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
