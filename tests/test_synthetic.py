@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import runpy
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -279,17 +277,8 @@ def test_the_sheet_of_the_guide_is_drawn_by_the_code(hasty: Demonstration, tmp_p
         assert published.size == drawn.size
 
 
-def test_without_matplotlib_the_extra_is_named(
-    hasty: Demonstration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = builtins.__import__
-
-    def missing(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return usual(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+@pytest.mark.usefixtures("without_matplotlib")
+def test_without_matplotlib_the_extra_is_named(hasty: Demonstration, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"pip install 'fedimmune\[figures\]'"):
         draw_synthetic(hasty, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()

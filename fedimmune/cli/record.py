@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, RULES, TASKS, listed, one_of
 from fedimmune.cli.options import AsJson, DataFolder, Quiet
 from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
+from fedimmune.cli.terminal import console, counter, read_setting, remarks, say
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -173,17 +166,7 @@ class _Watched:
     def __init__(self, rehearsals: Sequence[Rehearsal], folder: Path, notes: Console) -> None:
         self._rehearsals, self._folder, self._notes = rehearsals, folder, notes
         self._before = self._there()
-        self._bars = progress(
-            notes,
-            TextColumn("rehearsals"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.description}"),
-            transient=False,
-        )
+        self._bars = counter(notes, "rehearsals")
 
     def __enter__(self) -> Self:
         total = len(self._rehearsals)

@@ -7,19 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from fedimmune.cli.defence_tables import share
 from fedimmune.cli.epochs import showing_epochs
 from fedimmune.cli.stopping import ANEW
-from fedimmune.cli.terminal import progress, read_setting, say
+from fedimmune.cli.terminal import counter, read_setting, say
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -32,8 +25,6 @@ if TYPE_CHECKING:
     from fedimmune.adaptive.training import Epoch
 
 __all__ = ["Sweep", "read_grid", "searched_table"]
-
-_A_DAY = 24 * 3600.0
 
 
 class Sweep:
@@ -115,19 +106,7 @@ class Sweep:
         before, total = search.done, len(search.points)
         if before:
             say(self._notes, f"{before} of {total} points are searched already")
-        bar = progress(
-            self._notes,
-            TextColumn("points"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.description}"),
-            transient=False,
-        )
-        bar.speed_estimate_period = _A_DAY  # a point may take longer than rich looks back
-        with bar:
+        with counter(self._notes, "points") as bar:
             task = bar.add_task("", total=total, completed=before)
 
             def tell(outcome: Outcome) -> None:

@@ -9,13 +9,22 @@ import sys
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["console", "progress", "read_setting", "remarks", "say"]
+__all__ = ["console", "counter", "progress", "read_setting", "remarks", "say"]
 
+_A_DAY = 24 * 3600.0
 _UNLIMITED = 10_000
 """Columns of a table that goes to a file or a pipe: every row is one line, and nothing is cut."""
 
@@ -43,6 +52,23 @@ def progress(out: Console, *columns: str | ProgressColumn, transient: bool = Tru
     """Give bars that are shown on a terminal, unless it is to be quiet."""
     unseen = out.quiet or not out.is_terminal
     return Progress(*columns, console=out, transient=transient, disable=unseen)
+
+
+def counter(out: Console, what: str) -> Progress:
+    """Give a bar that counts things of which each takes its time, and stays when all are done."""
+    bar = progress(
+        out,
+        TextColumn(what),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.description}"),
+        transient=False,
+    )
+    bar.speed_estimate_period = _A_DAY  # one may take longer than rich looks back
+    return bar
 
 
 def read_setting(text: str) -> tuple[str, Any]:

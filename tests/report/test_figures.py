@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -44,17 +42,8 @@ def test_hostile_names_are_no_paths_and_no_formulas(tmp_path: Path) -> None:
     assert {file.parent for file in written} == {tmp_path / "figures"}
 
 
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = builtins.__import__
-
-    def missing(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return usual(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+@pytest.mark.usefixtures("without_matplotlib")
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"pip install 'fedimmune\[figures\]'"):
         write_figures([tmp_path], tmp_path / "figures")
     assert not (tmp_path / "figures").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -189,17 +188,8 @@ def test_side_by_side_means_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     assert low < 20 < 80 < high
 
 
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = builtins.__import__
-
-    def missing(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return usual(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+@pytest.mark.usefixtures("without_matplotlib")
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     stem = tmp_path / "folder" / "x"
     attempts: list[Callable[[], list[Path]]] = [
         lambda: figures.draw(LAYOUTS["ablation"], [], [], stem),
