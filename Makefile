@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test lint format test-data test-browser test-flower test-reproduce bench bench-rules bench-simulate bench-flower picture docs test-docs clean
+.PHONY: help install demo flower-demo test lint format test-data test-browser test-flower test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -70,7 +70,7 @@ format: $(VENV)/.dev ## put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-rules bench-simulate ## all benchmarks
+bench: bench-rules bench-simulate bench-grid ## all benchmarks
 
 # ByzFL is a peer to measure beside, not a dependency; its own dependencies are not needed.
 bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-rules.json
@@ -81,6 +81,9 @@ bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-
 
 bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench-simulate.json
 	$(BIN)/python -m benchmarks.simulate
+
+bench-grid: $(VENV)/.core ## a grid of runs beside the same runs one by one; writes build/bench-grid.json
+	$(BIN)/python -m benchmarks.grid
 
 bench-flower: $(VENV)/.flower ## the strategy beside Flower's own; writes build/bench-flower.json
 	$(BIN)/python -m benchmarks.flower
