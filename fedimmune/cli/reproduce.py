@@ -82,6 +82,12 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is missing, and do nothing.")
     ] = False,
+    as_is: Annotated[
+        bool,
+        typer.Option(
+            "--as-is", help="Make nothing: tables of what is there, also while others make more."
+        ),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +118,7 @@ def reproduce(
         workers=workers,
         publish=publish,
         dry_run=dry_run,
+        as_is=as_is,
         as_json=as_json,
         notes=remarks(quiet=quiet),
     )
@@ -194,6 +201,7 @@ def _reproduce(
     workers: int | None,
     publish: Path | None,
     dry_run: bool,
+    as_is: bool,
     as_json: bool,
     notes: Console,
 ) -> None:
@@ -222,7 +230,7 @@ def _reproduce(
         say(notes, f"{len(work.parts)} parts are missing, {work.there} are there; about {left}")
         return
     outcome: Outcome | None = None
-    if work.parts:
+    if work.parts and not as_is:
         check_device(ask.device)
         check_data(chosen, ask, store)
         watched = Watched(work, store, count, notes)

@@ -193,6 +193,27 @@ def test_dry_run_and_list_do_nothing(
 IDS = list(ARTEFACTS)
 
 
+def test_as_is_shows_what_is_there_and_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("mnist-backdoor", "--scale", "smoke", "--folder", tmp_path)
+    assert call(monkeypatch, *words, "--as-is") == 0
+    page = capsys.readouterr().out
+    assert "**Not finished**: 0 of " in page
+    assert "Nothing is run yet." in page
+    assert made(tmp_path) == {}
+    assert call(monkeypatch, *words, "--only", "attackers=4,rule=mean", "--quiet") == 0
+    there = made(tmp_path)
+    capsys.readouterr()
+    assert call(monkeypatch, *words, "--as-is", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["artefacts"]
+    assert found["made"] == 1 < found["of"]
+    assert made(tmp_path) == there
+    with (tmp_path / "results" / "smoke" / "mnist-backdoor.csv").open() as lines:
+        (row,) = csv.DictReader(lines)
+    assert (row["rule"], row["attackers"]) == ("mean", "4")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
