@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedimmune import names
 from fedimmune.runs import RunFolder
 
 _SCENARIOS = ("no attack", "backdoor", "omniscient", "unseen pattern", "unseen label flip")
@@ -43,21 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path)
+    parser.add_argument("--task", default="mnist", help="whose runs are read")
     given = parser.parse_args(arguments)
-    runs = read(given.runs)
+    runs = read(given.runs, given.task)
     print(f"{len(runs)} finished runs\n")
     print(outcomes(runs), "\n")
     print(distances(runs), "\n")
     print(kinds(runs))
 
 
-def read(folder: Path) -> Runs:
-    """Read the finished runs of a folder."""
+def read(folder: Path, task: str) -> Runs:
+    """Read the finished runs of a task in a folder."""
     found: Runs = {}
     for path in sorted(folder.iterdir()):
         if not (path / "model.safetensors").is_file():
             continue
         scenario = tomllib.loads((path / "scenario.toml").read_text())
+        if scenario["task"]["name"] != task:
+            continue
         rule = scenario["rule"]
         found[_name(rule), scenario_title(scenario["attack"]), scenario["seed"]] = _figures(path)
     return found
@@ -67,7 +71,7 @@ def _name(rule: dict[str, Any]) -> str:
     if "defence" not in rule:
         return str(rule["name"])
     name = Path(rule["defence"]).stem
-    usual = not name.startswith("paper")
+    usual = "paper" not in name
     return name if rule["memory"] == usual else f"{name}, {'with' if not usual else 'no'} memory"
 
 
@@ -123,35 +127,19 @@ def distances(runs: Runs) -> str:
         " rounds over half | honest accused |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    learned = [rule for rule in dict.fromkeys(r for r, _, _ in runs) if _is_learned(rule)]
-    for rule in learned:
+    plain = set(names())
+    for rule in dict.fromkeys(rule for rule, _, _ in runs if rule not in plain):
         for scenario in _SCENARIOS:
             pairs = [
                 (runs[key], limit)
                 for key in runs
-                if key[:2] == (rule, scenario) and (limit := oracle(runs, *key[1:])) is not None
+                if key[:2] == (rule, scenario)
+                and (limit := runs.get(("oracle", *key[1:]))) is not None
             ]
             if pairs:
                 figures = _compared(pairs, has_pattern=scenario in _HAS_PATTERN)
                 lines.append(f"| {rule} | {scenario} | {len(pairs)} | {figures} |")
     return "\n".join(lines)
-
-
-def _is_learned(rule: str) -> bool:
-    return rule not in {"mean", "median", "oracle"}
-
-
-def oracle(runs: Runs, scenario: str, seed: int) -> Figures | None:
-    """Give the oracle's figures.
-
-    Its model is the same whatever the others do, so where it was not run under an attack without a
-    pattern, its run under another attack of the same attackers stands in; without attackers it is
-    the mean.
-    """
-    if scenario == "no attack":
-        return runs.get(("mean", scenario, seed))
-    own = runs.get(("oracle", scenario, seed))
-    return own or (None if scenario in _HAS_PATTERN else runs.get(("oracle", "backdoor", seed)))
 
 
 def _compared(pairs: Sequence[tuple[Figures, Figures]], *, has_pattern: bool) -> str:
