@@ -43,9 +43,8 @@ def notes(table: Table) -> list[str]:
     for rule, trained in table.rehearsed.items():
         by_training.setdefault(trained, []).append(rule)
     for trained, rules in by_training.items():
-        who = "Learned rules" if len(by_training) == 1 else listed(rules)
-        text = f"{who} rehearsed {listed(trained.split('+'))}."
-        said.append(text[:1].upper() + text[1:])
+        who = "learned rules" if len(by_training) == 1 else listed(rules)
+        said.append(f"Rehearsed by {who}: {listed(trained.split('+'))}.")
     shown = {part for line in table.lines if line.trained for part in line.trained.split("+")}
     if shown:
         letters = [f"{initials(name)} is {name}" for name in sorted(shown)]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from fedimmune.experiments.rows import Row
 from fedimmune.experiments.shown.captions import counted
@@ -84,12 +85,8 @@ def draw(
     for varied in dict.fromkeys(table.varied for table in tables if table.attackers is not None):
         details = [t for t in tables if t.varied == varied and t.attackers is not None]
         figure = _drawn(layout, [[(table, m) for table in details] for m in layout.measures])
-        written += save_both(figure, stem.with_name(f"{stem.name}-{_slug(varied)}"))
+        written += save_both(figure, stem.with_name(f"{stem.name}-{quote(varied, safe='')}"))
     return written
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def _wrapped(panels: Sequence[_Panel]) -> list[list[_Panel]]:
@@ -107,7 +104,10 @@ def _drawn(layout: Layout, grid: Sequence[Sequence[_Panel]]) -> Figure:
     across, down = max((len(row) for row in grid), default=1), max(len(grid), 1)
     lines = sorted_lines({line for row in grid for table, _ in row for line in table.lines})
     width = _BARS_WIDTH if as_bars else max(_LEAST_WIDTH, 0.4 + _WIDTH * across)
-    drawn = Legend(tuple(lines))
+    elsewhere = {t.paper_task for row in grid for t, _ in row if t.task and t.paper} - {
+        t.task for row in grid for t, _ in row
+    }
+    drawn = Legend(tuple(lines), ", ".join(task_name(task) for task in sorted(elsewhere)))
     columns = _legend_columns(drawn.labels, width)
     legend = 0.2 * math.ceil(len(drawn.labels) / columns) + 0.2
     height = (_BARS_HEIGHT if as_bars else _HEIGHT) * down + legend

@@ -22,7 +22,6 @@ _DODGE = 0.28
 """Lines are moved apart by so much of a column in all: equal figures would hide each other."""
 _GROUP = 0.84
 """So much of a column do bars take."""
-_PAPER = "the paper's figure"
 _PALE, _QUIET = "#dde2e6", "#5f6b73"
 
 
@@ -34,11 +33,14 @@ class Legend:
     ----------
     lines
         All of them, so that a rule has one look in every panel.
+    papers
+        Where the paper's figures are from; empty for the task that is shown.
     handles
         By label, of what is drawn.
     """
 
     lines: tuple[Line, ...]
+    papers: str = ""
     handles: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -47,9 +49,14 @@ class Legend:
         return tuple(dict.fromkeys(line.trained for line in self.lines if line.trained))
 
     @property
+    def paper(self) -> str:
+        """What the paper's figures are called."""
+        return f"the paper's figure{f', on {self.papers}' if self.papers else ''}"
+
+    @property
     def labels(self) -> list[str]:
         """All that there may be."""
-        return [*(label_of(line) for line in self.lines), _PAPER]
+        return [*(label_of(line) for line in self.lines), self.paper]
 
     def entries(self) -> tuple[list[Any], list[str]]:
         """Give handles and labels, in the order of the lines."""
@@ -79,7 +86,8 @@ class PanelDrawing:
 
     def draw(self, *, as_bars: bool) -> tuple[float, float]:
         """Draw it, and say which range it needs; where there is no figure, say so."""
-        columns = [column for column in self._table.columns if as_bars or column is not None]
+        columns = self._run([c for c in self._table.columns if as_bars or c is not None])
+        as_bars = as_bars or len(columns) == 1  # there is nothing to draw a line to
         self._axes.grid(visible=True, axis="y", linewidth=0.4, color=_PALE)
         self._axes.set_axisbelow(True)
         if as_bars:
@@ -100,10 +108,15 @@ class PanelDrawing:
         if is_whole or not shown:
             return 0.0, 102.0
         if as_bars:
-            shown += [f for (_, m, _), f in self._table.paper.items() if m == self._measure]
+            paper = self._table.paper.items()
+            shown += [f for (_, m, c), f in paper if m == self._measure and c in columns]
         low, high = max(0.0, min(shown)), min(100.0, max(shown))
         margin = max(0.5, 0.06 * (high - low))
         return low - margin, min(high + margin, 101.0)
+
+    def _run(self, columns: Sequence[Column]) -> Sequence[Column]:
+        """Leave out columns that have no figure, unless none has."""
+        return [column for column in columns if self._ends([column])] or columns
 
     def _cell(self, line: Line, column: Column) -> Cell:
         return self._table.cell(line, self._measure, column)
@@ -193,4 +206,4 @@ class PanelDrawing:
         ends, heights = [x - half, x + half], [value, value]
         self._axes.plot(ends, heights, color="white", linewidth=2.6, zorder=4)
         (mark,) = self._axes.plot(ends, heights, color="black", linewidth=1.3, zorder=5)
-        self._legend.handles.setdefault(_PAPER, mark)
+        self._legend.handles.setdefault(self._legend.paper, mark)

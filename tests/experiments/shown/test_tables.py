@@ -250,7 +250,7 @@ def test_seeds_rounds_and_rehearsals_are_said() -> None:
     for said in (
         "over 3 seeds (attackers: 4) and 1 seed (attackers: 2).",
         "After 30 rounds.",
-        "Adaptive-paper rehearsed backdoor. Adaptive rehearsed backdoor and omniscient.",
+        "Rehearsed by adaptive-paper: backdoor. Rehearsed by adaptive: backdoor and omniscient.",
         "–: not run.",
         r"Half of \<all\> samples.",
     ):
