@@ -1,0 +1,54 @@
+"""What the results page says of an experiment is what the experiment's rows come to."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
+
+
+def rows_of(artefact: str) -> list[dict[str, str]]:
+    with (DOCS / "results" / f"{artefact}.csv").open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def mean_of(rows: list[dict[str, str]], field: str, **wanted: str) -> str:
+    found = [
+        100 * float(row[field])
+        for row in rows
+        if all(row[name] == value for name, value in wanted.items())
+    ]
+    return f"{fmean(found):.2f}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "artefact"),
+    [("MNIST, all rules", "mnist-attackers")],
+)
+def test_rules_side_by_side(heading: str, artefact: str) -> None:
+    section = PAGE.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
+    lines = re.findall(
+        r"^\| .*?`([a-z-]+)`.*? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M
+    )
+    rows = rows_of(artefact)
+    assert [line[0] for line in lines] == list(dict.fromkeys(row["rule"] for row in rows))
+    for rule, accuracy, success, omniscient in lines:
+        own = [row for row in rows if row["rule"] == rule and row["attackers"] == "4"]
+        assert accuracy == mean_of(own, "accuracy", attack="backdoor")
+        assert success == mean_of(own, "asr", attack="backdoor")
+        assert omniscient == mean_of(own, "accuracy", attack="omniscient")
+
+
+def test_every_page_of_results_is_told_of() -> None:
+    for page in (DOCS / "results").glob("*.md"):
+        assert f"(results/{page.name})" in PAGE
+        command = re.search(r"```sh\nfedimmune reproduce (\S+) (.*)\n```", page.read_text("utf-8"))
+        assert command
+        assert command[1] == page.stem
+        assert any(command[1] in line and command[2] in line for line in PAGE.splitlines()), page
