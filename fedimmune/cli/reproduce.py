@@ -77,7 +77,11 @@ def reproduce(
     ] = None,
     publish: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Copy tables (.md, .csv) and pictures (.png) there, too."),
+        typer.Option(
+            metavar="DIR",
+            help="Put tables (.md, .csv) and pictures (.png) there, too. Runs that its table has "
+            "from before, and that are not in the folder, stay in it.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is missing, and do nothing.")
@@ -211,7 +215,7 @@ def _reproduce(
     from fedimmune.experiments.estimates import machine_factor
     from fedimmune.experiments.needing import check_data
     from fedimmune.experiments.parts import closure
-    from fedimmune.experiments.writing import publish as copy
+    from fedimmune.experiments.writing import publish as put
     from fedimmune.experiments.writing import write
     from fedimmune.federation.federation import check_device
     from fedimmune.federation.pool import usable_cores
@@ -242,8 +246,8 @@ def _reproduce(
     for each in chosen:
         parts = closure(each.parts(ask))
         made = len(parts) - len(Work.of(each.parts(ask), store).parts)
-        files = write(each, ask, store, made=made, parts=len(parts))
-        copied = [] if publish is None else copy(files, publish)
+        files = write(each, ask, store)
+        copied = [] if publish is None else put(each, ask, store, publish)
         answers.append(
             {
                 "id": each.id,

@@ -26,6 +26,8 @@ class Results:
         The tables; empty where an artefact has none.
     draw
         Draws the figure to a path without its suffix, as PNG and PDF, and says what it wrote.
+    shown, wanted
+        How many parts there are to show, and how many were asked for.
     scenarios
         What was played, in full.
     """
@@ -34,6 +36,8 @@ class Results:
     markdown: str
     latex: str
     draw: Callable[[Path], list[Path]]
+    shown: int
+    wanted: int
     scenarios: tuple[Mapping[str, Any], ...] = field(default=())
 
 
@@ -74,5 +78,16 @@ class Artefact(ABC):
         """List what has to be made; `fedimmune.experiments.parts.closure` adds what that needs."""
 
     @abstractmethod
-    def results(self, ask: Ask, store: Store) -> Results:
-        """Show what is there, were it only a part."""
+    def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
+        """Show what is there, were it only a part.
+
+        Parameters
+        ----------
+        ask
+            What is wanted.
+        store
+            Where its parts are.
+        earlier
+            The CSV that was published before, should there be one: in a table of runs, what it
+            tells stands in for runs that are not in the store.
+        """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedimmune.errors import ParameterError
-from fedimmune.experiments.rows import FIELDS
+from fedimmune.experiments.rows import FIELDS, MEASURED
 from fedimmune.experiments.scales import SCALES
 
 __all__ = ["Ask", "read_only"]
@@ -81,5 +81,4 @@ def read_only(texts: Sequence[str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(values) for name, values in found.items()}
 
 
-_MEASURED = {"accuracy", "asr", "asr_others", "attackers_weight", "honest_accused", "run"}
-_CHOOSABLE = tuple(name for name in FIELDS if name not in {*_MEASURED, "rounds"})
+_CHOOSABLE = tuple(name for name in FIELDS if name not in {*MEASURED, "rounds", "scale"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -17,8 +18,10 @@ from fedimmune.experiments.scales import setting_of
 from fedimmune.experiments.shown.figures import draw
 from fedimmune.experiments.shown.layouts import LAYOUTS
 from fedimmune.experiments.shown.published import published
-from fedimmune.experiments.shown.tables import csv_of, latex_of, markdown_of
+from fedimmune.experiments.shown.row_files import csv_of, read_rows
+from fedimmune.experiments.shown.tables import latex_of, markdown_of
 from fedimmune.experiments.store import Store
+from fedimmune.federation import Scenario
 
 __all__ = ["Cell", "Grid"]
 
@@ -70,12 +73,16 @@ class Grid(Artefact):
     def parts(self, ask: Ask) -> list[Part]:
         return [part for _, _, part in self._played(ask)]
 
-    def results(self, ask: Ask, store: Store) -> Results:
-        rows = [
-            _row(cell, seed, part, store)
-            for cell, seed, part in self._played(ask)
-            if part.is_made(store)
-        ]
+    def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
+        before = {} if earlier is None else {row.about: row for row in read_rows(earlier)}
+        wanted, played, rows = self._played(ask), [], []
+        for cell, seed, part in wanted:
+            about = _about(cell, seed, part, ask.scale)
+            if part.is_made(store):
+                rows.append(_measured(about, part, store))
+                played.append(part)
+            elif (row := before.get(about.about)) is not None and _is_of(row, part, store):
+                rows.append(row)
         layout, known = LAYOUTS[self.id], published(self.id)
         reduced = self.reduced(ask.scale)
         note = f"Not as in the paper: {reduced}." if reduced else ""
@@ -84,11 +91,9 @@ class Grid(Artefact):
             markdown=markdown_of(layout, rows, known),
             latex=latex_of(layout, rows, known, note=note),
             draw=lambda stem: draw(layout, rows, known, stem),
-            scenarios=tuple(
-                part.scenario(store).model_dump()
-                for _, _, part in self._played(ask)
-                if part.is_made(store)
-            ),
+            shown=len(rows),
+            wanted=len(wanted),
+            scenarios=tuple(part.scenario(store).model_dump() for part in played),
         )
 
     def _played(self, ask: Ask) -> list[tuple[Cell, int, Played]]:
@@ -145,28 +150,43 @@ def _part(cell: Cell, seed: int, ask: Ask) -> Played:
     return Played(fields, who, defence, run_seconds(setting, rounds=setting.rounds))
 
 
-def _row(cell: Cell, seed: int, part: Played, store: Store) -> Row:
+def _about(cell: Cell, seed: int, part: Played, scale: str) -> Row:
+    """Say what a run is, before it is played."""
+    played = Scenario(**part.fields)
+    return Row(
+        task=played.task.name.rpartition(":")[2],
+        attack=cell.attack,
+        attackers=cell.attackers,
+        rule=cell.rule,
+        seed=seed,
+        accuracy=math.nan,
+        clients=cell.clients,
+        trained="" if part.defence is None else "+".join(part.defence.attacks),
+        varied=cell.varied,
+        value=cell.value,
+        rounds=played.rounds,
+        scale=scale,
+    )
+
+
+def _measured(about: Row, part: Played, store: Store) -> Row:
     """Sum up a run: its last round, and what attackers and honest clients got in all of them."""
     records = part.records(store)
     last = records[-1]
     weights = [each.attacker_weight for each in records if each.attacker_weight is not None]
     honest = [c.verdict for each in records for c in each.clients if not c.attacks]
     weighed = any(c.weight is not None for c in last.clients)
-    return Row(
-        task=part.scenario(store).task.name.rpartition(":")[2],
-        attack=cell.attack,
-        attackers=cell.attackers,
-        rule=cell.rule,
-        seed=seed,
+    return replace(
+        about,
         accuracy=math.nan if last.accuracy is None else last.accuracy,
         asr=last.asr,
         asr_others=last.asr_others,
-        clients=cell.clients,
-        trained="" if part.defence is None else "+".join(part.defence.attacks),
-        varied=cell.varied,
-        value=cell.value,
-        rounds=len(records),
-        attackers_weight=fmean(weights) if weights and weighed and cell.attackers else None,
+        attackers_weight=fmean(weights) if weights and weighed and about.attackers else None,
         honest_accused=fmean(v == "suspected" for v in honest) if honest and weighed else None,
         run=part.folder(store).path.name,
     )
+
+
+def _is_of(row: Row, part: Played, store: Store) -> bool:
+    """Whether a row tells of this very scenario, as far as that can be known without a defence."""
+    return part.defence is not None or row.run == part.folder(store).path.name

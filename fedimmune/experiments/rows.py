@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-__all__ = ["FIELDS", "Row"]
+__all__ = ["FIELDS", "MEASURED", "Row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class Row:
         Share of the honest clients' rounds in which they were left out; None as above.
     run
         Name of the run's folder.
+    scale
+        At which the run was played.
     """
 
     task: str
@@ -57,7 +59,15 @@ class Row:
     attackers_weight: float | None = None
     honest_accused: float | None = None
     run: str = ""
+    scale: str = ""
+
+    @property
+    def about(self) -> tuple[object, ...]:
+        """What was played: all that tells runs of an artefact apart, and nothing measured."""
+        return tuple(getattr(self, name) for name in FIELDS if name not in MEASURED)
 
 
 FIELDS = tuple(each.name for each in dataclasses.fields(Row))
 """Columns of the CSV, in order."""
+MEASURED = frozenset({"accuracy", "asr", "asr_others", "attackers_weight", "honest_accused", "run"})
+"""Columns that are known only once a run is finished."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Sweep(Artefact):
             for point in points_of(GRID if ask.scale != "smoke" else _TWO_POINTS)
         ]
 
-    def results(self, ask: Ask, store: Store) -> Results:
+    def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
         made = [part for part in self.parts(ask) if part.is_made(store)]
         outcomes = [part.outcome(store) for part in made if isinstance(part, Searched)]
         lines = [[*one.settings.values(), *_figures(one)] for one in outcomes]
@@ -57,7 +57,7 @@ class Sweep(Artefact):
             grid = {name: sorted({one.settings[name] for one in outcomes}) for name in GRID}
             return draw_sweep(described_search(grid, outcomes), stem)
 
-        return _tabled(head, lines, draw)
+        return _tabled(head, lines, draw, shown=len(made), wanted=len(self.parts(ask)))
 
 
 _TWO_POINTS = {"c": (1, 10), "eps": (0.5,)}
@@ -78,7 +78,7 @@ class Partition(Artefact):
         fields = {name: value for name, value in setting.fields.items() if name == "task"}
         return [Dealt(json.dumps(fields), clients) for clients in (10, 100)]
 
-    def results(self, ask: Ask, store: Store) -> Results:
+    def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
         made = [part for part in self.parts(ask) if part.is_made(store)]
         dealt = {part.clients: part.counts(store) for part in made if isinstance(part, Dealt)}
         every = [
@@ -92,6 +92,8 @@ class Partition(Artefact):
             ["clients", "smallest", "median", "largest"],
             [[n, each[0], each[len(each) // 2], each[-1]] for n, each in sizes.items()],
             lambda stem: draw_partition(list(dealt.values()), stem) if dealt else [],
+            shown=len(made),
+            wanted=len(self.parts(ask)),
         )
         return replace(found, csv=_csv(["clients", "client", "class", "samples"], every))
 
@@ -107,7 +109,7 @@ class Synthetic(Artefact):
         sets, epochs = (128, 2) if ask.scale == "smoke" else (2048, 20)
         return [Demonstrated(seed, sets, epochs) for seed in ask.seeds]
 
-    def results(self, ask: Ask, store: Store) -> Results:
+    def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
         made = [
             part
             for part in self.parts(ask)
@@ -119,6 +121,8 @@ class Synthetic(Artefact):
             ["seed", *_TOLD.values()],
             [[seed, *(found[name] for name in _TOLD)] for seed, found in figures.items()],
             lambda stem: draw_synthetic_sheet(made[0].demonstration(), stem) if made else [],
+            shown=len(made),
+            wanted=len(self.parts(ask)),
         )
         return replace(
             shown,
@@ -145,7 +149,7 @@ class Traits(Artefact):
     def parts(self, ask: Ask) -> list[Part]:
         return [*self._runs(ask), self._papers(ask)]
 
-    def results(self, ask: Ask, store: Store) -> Results:
+    def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
         lines: list[list[Any]] = []
         for part in (self._papers(ask), self._shipped(ask)):
             if part.is_made(store):
@@ -160,7 +164,13 @@ class Traits(Artefact):
         folders = [part.folder(store).path for part in runs]
         top = [line for line in lines if line[1] <= _TOP]
         head = ["rule", "rank", "layer", "share of the importance"]
-        shown = _tabled(head, top, lambda stem: draw_traits_of(folders, stem) if folders else [])
+        shown = _tabled(
+            head,
+            top,
+            lambda stem: draw_traits_of(folders, stem) if folders else [],
+            shown=sum(part.is_made(store) for part in self.parts(ask)),
+            wanted=len(self.parts(ask)),
+        )
         played = tuple(part.scenario(store).model_dump() for part in runs)
         return replace(shown, csv=_csv(head, lines), scenarios=played)
 
@@ -198,14 +208,23 @@ _TOP = 5
 # -------------------------------------------------------------------- plain tables
 
 
-def _tabled(head: Sequence[str], lines: Sequence[Sequence[Any]], draw: Any) -> Results:
+def _tabled(
+    head: Sequence[str],
+    lines: Sequence[Sequence[Any]],
+    draw: Callable[[Path], list[Path]],
+    *,
+    shown: int,
+    wanted: int,
+) -> Results:
     """Put the same values into CSV, Markdown and LaTeX."""
-    shown = [[_said(value) for value in line] for line in lines]
+    said = [[_said(value) for value in line] for line in lines]
     return Results(
         csv=_csv(head, lines),
-        markdown=_in_markdown(head, shown),
-        latex=_in_latex(head, shown),
+        markdown=_in_markdown(head, said),
+        latex=_in_latex(head, said),
         draw=draw,
+        shown=shown,
+        wanted=wanted,
     )
 
 

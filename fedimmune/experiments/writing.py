@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ PUBLISHED = (".csv", ".md", ".png")
 """Endings of the files that a site shows."""
 
 
-def write(artefact: Artefact, ask: Ask, store: Store, *, made: int, parts: int) -> list[Path]:
+def write(artefact: Artefact, ask: Ask, store: Store) -> list[Path]:
     """Write an artefact's results, as far as they are there.
 
     Parameters
@@ -35,27 +35,57 @@ def write(artefact: Artefact, ask: Ask, store: Store, *, made: int, parts: int) 
         What of it.
     store
         Where its parts are; results go there too.
-    made, parts
-        How many of its parts are there, and how many there are.
 
     Returns
     -------
     list of Path
         ID.md, ID.csv, ID.tex and ID.json, and ID.png and ID.pdf where there is something to draw.
     """
-    results = artefact.results(ask, store)
-    folder = store.results(ask.scale)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
+    return _write(artefact, ask, artefact.results(ask, store), store.results(ask.scale))
+
+
+def publish(artefact: Artefact, ask: Ask, store: Store, folder: Path) -> list[Path]:
+    """Write what a site shows of an artefact's results.
+
+    Runs that the table published there already tells of, and that are not in the store, stay in
+    it: so what several machines, or several days, have measured comes together in one table.
+
+    Parameters
+    ----------
+    artefact
+        Which.
+    ask
+        What of it; what is published and not asked for is left out.
+    store
+        Where its parts are.
+    folder
+        Where to.
+
+    Returns
+    -------
+    list of Path
+        ID.md, ID.csv and ID.png.
+    """
+    results = artefact.results(ask, store, folder / f"{artefact.id}.csv")
+    # Made beside and copied, so that a page is never there without the picture it shows.
+    with tempfile.TemporaryDirectory() as beside:
+        made = _write(artefact, ask, results, Path(beside))
+        _make_folder(folder)
+        shown = [file for file in made if file.suffix in PUBLISHED]
+        for file in shown:
+            write_bytes_atomically(file.read_bytes(), folder / file.name)
+    return [folder / file.name for file in shown]
+
+
+def _write(artefact: Artefact, ask: Ask, results: Results, folder: Path) -> list[Path]:
+    _make_folder(folder)
     stem = folder / artefact.id
     pictures = results.draw(stem)
     texts = {
-        "md": _page(artefact, ask, results, made=made, parts=parts, drawn=bool(pictures)),
+        "md": _page(artefact, ask, results, drawn=bool(pictures)),
         "csv": results.csv,
         "tex": results.latex,
-        "json": json.dumps(_facts(artefact, ask, results, made=made, parts=parts), indent=1) + "\n",
+        "json": json.dumps(_facts(artefact, ask, results), indent=1) + "\n",
     }
     written = []
     for kind, text in texts.items():
@@ -65,24 +95,11 @@ def write(artefact: Artefact, ask: Ask, store: Store, *, made: int, parts: int) 
     return written + pictures
 
 
-def publish(files: Sequence[Path], folder: Path) -> list[Path]:
-    """Copy what a site shows of an artefact's results.
-
-    Parameters
-    ----------
-    files
-        What `write` wrote.
-    folder
-        Where to.
-    """
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot publish to {folder}: {error.strerror}") from error
-    shown = [file for file in files if file.suffix in PUBLISHED]
-    for file in shown:
-        write_bytes_atomically(file.read_bytes(), folder / file.name)
-    return [folder / file.name for file in shown]
+        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
 
 
 def command(artefact: Artefact, ask: Ask) -> str:
@@ -104,31 +121,27 @@ def caption(artefact: Artefact, ask: Ask) -> str:
     return f"Scale `{ask.scale}`.{end}"
 
 
-def _page(
-    artefact: Artefact, ask: Ask, results: Results, *, made: int, parts: int, drawn: bool
-) -> str:
+def _page(artefact: Artefact, ask: Ask, results: Results, *, drawn: bool) -> str:
     pieces = [
         f"# {artefact.title}",
         f"{artefact.shows} In the paper: {artefact.source}. {caption(artefact, ask)}",
         f"```sh\n{command(artefact, ask)}\n```",
     ]
-    if made < parts:
-        pieces.append(f"**Not finished**: {made} of {parts} parts are there.")
+    if results.shown < results.wanted:
+        pieces.append(f"**Not finished**: {results.shown} of {results.wanted} are there.")
     if drawn:
         pieces.append(f"![{markdown(artefact.title)}]({artefact.id}.png)")
     pieces.append(results.markdown.strip())
     return "\n\n".join(pieces) + "\n"
 
 
-def _facts(
-    artefact: Artefact, ask: Ask, results: Results, *, made: int, parts: int
-) -> dict[str, object]:
+def _facts(artefact: Artefact, ask: Ask, results: Results) -> dict[str, object]:
     return {
         "artefact": artefact.id,
         "command": command(artefact, ask),
         "scale": ask.scale,
         "caption": caption(artefact, ask),
-        "parts": {"made": made, "of": parts},
+        "parts": {"made": results.shown, "of": results.wanted},
         "versions": {
             "fedimmune": __version__,
             "python": platform.python_version(),

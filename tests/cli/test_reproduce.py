@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_from_nothing_to_table_and_figure(
     assert sorted(file.suffix for file in place.iterdir()) == [".csv", ".md", ".png"]
     facts = json.loads((results / "mnist-backdoor.json").read_text())
     assert len(facts["scenarios"]) == 8
-    assert facts["parts"] == {"made": 16, "of": 16}
+    assert facts["parts"] == {"made": 8, "of": 8}
     assert facts["command"] == "fedimmune reproduce mnist-backdoor --scale smoke --seeds 2"
 
 
@@ -212,6 +213,44 @@ def test_as_is_shows_what_is_there_and_makes_nothing(
     with (tmp_path / "results" / "smoke" / "mnist-backdoor.csv").open() as lines:
         (row,) = csv.DictReader(lines)
     assert (row["rule"], row["attackers"]) == ("mean", "4")
+
+
+def test_what_several_folders_measured_is_published_as_one_table(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    refused: Any,
+) -> None:
+    """Seeds 1 and 2 of two rules, from a folder each, are as if one folder had them all."""
+    asked = ("mnist-backdoor", "--scale", "smoke", "--seeds", "2", "--quiet")
+    which = ("--only", "attackers=4,rule=mean,rule=oracle")
+
+    def publish(folder: str, place: str, *more: str) -> bytes:
+        words = (*asked, *which, *more, "--folder", tmp_path / folder)
+        assert call(monkeypatch, *words, "--publish", tmp_path / place) == 0
+        return b"".join(file.read_bytes() for file in sorted((tmp_path / place).iterdir()))
+
+    for seed in ("1", "2"):
+        words = (*asked, *which, "--only", f"seed={seed}", "--folder", tmp_path / seed)
+        assert call(monkeypatch, *words) == 0
+        shutil.copytree(tmp_path / seed / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
+    whole = publish("all", "at once")
+    assert publish("1", "in turn", "--as-is") != whole
+    assert b"Not finished" in (tmp_path / "in turn" / "mnist-backdoor.md").read_bytes()
+    assert publish("2", "in turn", "--as-is") == whole
+    assert publish("nothing", "in turn", "--as-is") == whole
+
+    table = tmp_path / "in turn" / "mnist-backdoor.csv"
+    one, *rest = table.read_text().splitlines()[1:]
+    for other in (one.replace(",smoke", ",cpu"), one.replace("-seed1-", "-seed1-0"), ""):
+        table.write_text("\n".join([*table.read_text().splitlines()[:1], other, *rest]) + "\n")
+        publish("nothing", "in turn", "--as-is")
+        assert table.read_text().splitlines()[1:] == rest  # that was another run
+    table.write_text("rule\nmean\n")
+    words = (*asked, *which, "--as-is", "--folder", tmp_path / "1", "--publish", table.parent)
+    capsys.readouterr()
+    assert "move it away" in refused("reproduce", *words)
+    assert table.read_text() == "rule\nmean\n"
 
 
 @pytest.mark.parametrize(

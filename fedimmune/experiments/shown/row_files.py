@@ -6,12 +6,13 @@ import csv
 import io
 import typing
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from fedimmune.errors import InputError
 from fedimmune.experiments.rows import FIELDS, Row
 
-__all__ = ["csv_of", "rows_of_csv"]
+__all__ = ["csv_of", "read_rows", "rows_of_csv"]
 
 
 def csv_of(rows: Iterable[Row]) -> str:
@@ -60,6 +61,26 @@ def rows_of_csv(text: str) -> list[Row]:
                 ) from error
         rows.append(Row(**fields))
     return rows
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Read the rows of a file; none where there is no such file.
+
+    Raises
+    ------
+    InputError
+        It holds something else.
+    """
+    try:
+        return rows_of_csv(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{file} holds no rows to add to ({error}); move it away to begin a new table"
+        ) from error
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
 
 
 def _value(text: str, kind: Any) -> str | int | float | None:
