@@ -179,14 +179,18 @@ class PanelDrawing:
         self, line: Line, x: float, mean: float, spread: float | None, width: float
     ) -> None:
         style, label = style_of(line, self._legend.trainings), label_of(line)
+        is_limit = line.rule == ORACLE  # hollow: it is no rule for real life
         if self._has_points:
-            marker = style.marker or "_"
             (point,) = self._axes.plot(
-                *(x, mean), color=style.colour, marker=marker, markersize=5.5, linestyle=""
+                *(x, mean),
+                color=style.colour,
+                marker=style.marker or "o",
+                markerfacecolor="white" if is_limit else style.colour,
+                markersize=5.5,
+                linestyle="",
             )
             self._legend.handles.setdefault(label, point)
         else:
-            is_limit = line.rule == ORACLE
             bar = self._axes.bar(
                 *(x, mean, width),
                 color="white" if is_limit else style.colour,
