@@ -153,8 +153,6 @@ def rehearsed(
     base = {name: value for name, value in setting.fields.items() if name != "partition"}
     if rehearsing.rounds is not None:
         base["rounds"] = rehearsing.rounds
-    if rehearsing.samples is not None:
-        base["partition"] = {"name": "dirichlet", "samples": rehearsing.samples}
     if device != "cpu":
         base["device"] = device
     listed = plan(
@@ -169,7 +167,7 @@ def rehearsed(
     return tuple(
         Rehearsed(
             each,
-            (rehearsing.samples or setting.tested)
+            setting.tested
             * setting.sample_seconds
             * each.scenario.rounds
             * each.scenario.local_epochs,

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from fedimmune.checks import whole
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.tasks.base import Data, Recipe, Samples, SourceFile, Task
 from fedimmune.tasks.downloads import Archive, need_folder
@@ -25,7 +26,6 @@ __all__ = ["Imdb"]
 _KINDS = ("neg", "pos")
 """In the order of their labels."""
 _WORDS = 25_000
-_LENGTH = 200
 _TRAIN = _TEST = 25_000
 _WAY = 1
 """Counts the ways of preparing; a new one must not find files of an old one."""
@@ -34,14 +34,18 @@ _WAY = 1
 class Imdb(Task):
     """Reviews of films, with a recurrent net over frozen word vectors.
 
-    The 25,000 commonest words of the training reviews are known; of a review, the last 200 words
-    are taken.
+    The 25,000 commonest words of the training reviews are known; of a review, its last words are
+    taken.
 
     Parameters
     ----------
     vectors
         The file of word vectors, in word2vec's text form: a path, or a name in the folder of data
         sets. None takes the only file ``*.vec`` there.
+    hidden
+        Size of the net's state. 256 is the paper's; less is faster.
+    length
+        How many words of a review are taken. 200 is the paper's; less is faster.
     """
 
     name = "imdb"
@@ -56,17 +60,19 @@ class Imdb(Task):
         "aclImdb",
     )
 
-    def __init__(self, *, vectors: str | None = None) -> None:
+    def __init__(self, *, vectors: str | None = None, hidden: int = 256, length: int = 200) -> None:
         if vectors is not None and not isinstance(vectors, str | os.PathLike):
             raise ParameterError(f"{self.name}: vectors must be the path of a file: {vectors!r}")
         self.vectors = None if vectors is None else os.fspath(vectors)
+        self.hidden = whole(self.name, "hidden", hidden, 1)
+        self.length = whole(self.name, "length", length, 1)
 
     def load(self, place: Path) -> Data:
         vectors = self._vectors_file(place)  # first: it may be what cannot be downloaded
         folder = need_folder(self.name, place, self.archive, ("train", "test"))
         train, test = self._files(folder / "train"), self._files(folder / "test")
         sources = [vectors, *(file for files in (*train, *test) for file in files)]
-        settings = {"way": _WAY, "words": _WORDS, "length": _LENGTH}
+        settings = {"way": _WAY, "words": _WORDS, "length": self.length}
         data = prepared(
             self.name, place, sources, settings, lambda: self._read(train, test, vectors)
         )
@@ -89,7 +95,7 @@ class Imdb(Task):
             return [*found, SourceFile(place / (self.vectors or "*.vec"), "missing", str(error))]
 
     def model(self, data: Data) -> nn.Module:
-        return WordGRU(data.extras["vectors"], classes=data.classes)
+        return WordGRU(data.extras["vectors"], self.hidden, data.classes)
 
     def _vectors_file(self, place: Path) -> Path:
         if self.vectors is not None:
@@ -130,7 +136,7 @@ class Imdb(Task):
         for words, files in ((of_train, train), (of_test, test)):
             labels = torch.arange(2).repeat_interleave(torch.tensor([len(each) for each in files]))
             check_labels(self.name, files[0][0].parent.parent, labels, len(words), 2)
-            halves.append(Samples(ids_of(words, known, _LENGTH), labels))
+            halves.append(Samples(ids_of(words, known, self.length), labels))
         extras = {"vectors": read_vectors(vectors, known)}
         return Data(halves[0], halves[1], classes=2, extras=extras)
 

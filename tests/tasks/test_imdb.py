@@ -190,6 +190,18 @@ def test_a_folder_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert learns(task, data, steps=20, lr=1.0)
 
 
+def test_a_smaller_net_reads_fewer_words(tmp_path: Path) -> None:
+    imdb_folder(tmp_path)
+    vectors_file(tmp_path / "words.vec", size=4)
+    small = Imdb(hidden=8, length=5)
+    usual, data = Imdb().load(tmp_path), small.load(tmp_path)
+    assert torch.equal(data.clients.inputs, usual.clients.inputs[:, -5:])
+    assert small.model(data).state_dict()["fc.weight"].shape == (2, 8)
+    for name in ("hidden", "length"):
+        with pytest.raises(ParameterError, match=f"{name} must be"):
+            tasks.create("imdb", **{name: 0})
+
+
 def test_unknown_words_of_the_test_reviews(tmp_path: Path) -> None:
     folder = imdb_folder(tmp_path)
     vectors_file(tmp_path / "words.vec")
