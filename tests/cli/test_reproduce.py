@@ -226,13 +226,13 @@ def test_what_several_folders_measured_is_published_as_one_table(
     which = ("--only", "attackers=4,rule=mean,rule=oracle")
 
     def publish(folder: str, place: str, *more: str) -> bytes:
-        words = (*asked, *which, *more, "--folder", tmp_path / folder)
+        words = [*asked, *which, *more, "--folder", str(tmp_path / folder)]
         assert call(monkeypatch, *words, "--publish", tmp_path / place) == 0
         return b"".join(file.read_bytes() for file in sorted((tmp_path / place).iterdir()))
 
     for seed in ("1", "2"):
-        words = (*asked, *which, "--only", f"seed={seed}", "--folder", tmp_path / seed)
-        assert call(monkeypatch, *words) == 0
+        one = ("--only", f"seed={seed}", "--folder", tmp_path / seed)
+        assert call(monkeypatch, *asked, *which, *one) == 0
         shutil.copytree(tmp_path / seed / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
     whole = publish("all", "at once")
     assert publish("1", "in turn", "--as-is") != whole
@@ -241,15 +241,15 @@ def test_what_several_folders_measured_is_published_as_one_table(
     assert publish("nothing", "in turn", "--as-is") == whole
 
     table = tmp_path / "in turn" / "mnist-backdoor.csv"
-    one, *rest = table.read_text().splitlines()[1:]
-    for other in (one.replace(",smoke", ",cpu"), one.replace("-seed1-", "-seed1-0"), ""):
+    row, *rest = table.read_text().splitlines()[1:]
+    for other in (row.replace(",smoke", ",cpu"), row.replace("-seed1-", "-seed1-0"), ""):
         table.write_text("\n".join([*table.read_text().splitlines()[:1], other, *rest]) + "\n")
         publish("nothing", "in turn", "--as-is")
         assert table.read_text().splitlines()[1:] == rest  # that was another run
     table.write_text("rule\nmean\n")
-    words = (*asked, *which, "--as-is", "--folder", tmp_path / "1", "--publish", table.parent)
     capsys.readouterr()
-    assert "move it away" in refused("reproduce", *words)
+    words = ("--as-is", "--folder", tmp_path / "1", "--publish", table.parent)
+    assert "move it away" in refused("reproduce", *asked, *which, *words)
     assert table.read_text() == "rule\nmean\n"
 
 
