@@ -29,17 +29,18 @@ def mean_of(rows: list[dict[str, str]], field: str, **wanted: str) -> str:
 
 @pytest.mark.parametrize(
     ("heading", "artefact"),
-    [("MNIST, all rules", "mnist-attackers")],
+    [("MNIST, all rules", "mnist-attackers"), ("CIFAR-10, all rules", "cifar10-attackers")],
 )
 def test_rules_side_by_side(heading: str, artefact: str) -> None:
     section = PAGE.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
     lines = re.findall(
-        r"^\| .*?`([a-z-]+)`.*? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M
+        r"^\| .*?`([a-z-]+)`.*? \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M
     )
     rows = rows_of(artefact)
     assert [line[0] for line in lines] == list(dict.fromkeys(row["rule"] for row in rows))
-    for rule, accuracy, success, omniscient in lines:
+    for rule, seeds, accuracy, success, omniscient in lines:
         own = [row for row in rows if row["rule"] == rule and row["attackers"] == "4"]
+        assert int(seeds) == len({row["seed"] for row in own}) == len(own) / 2
         assert accuracy == mean_of(own, "accuracy", attack="backdoor")
         assert success == mean_of(own, "asr", attack="backdoor")
         assert omniscient == mean_of(own, "accuracy", attack="omniscient")
