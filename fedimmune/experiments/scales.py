@@ -181,7 +181,7 @@ _CPU = {
     "tiny-imagenet": _narrow("tiny-imagenet", 8_000, 2e-3),
     "imdb": replace(
         _PAPER["imdb"],
-        # All reviews and a small net: with a fifth of them no net learns in ten rounds.
+        # All reviews and a small net: with a fifth of them it hardly learns in ten rounds.
         fields={"task": {"name": "imdb", "hidden": 64, "length": 100}},
         sample_seconds=7e-4,
         shipped=_ONE_TRAJECTORY,
