@@ -67,7 +67,7 @@ def publish(artefact: Artefact, ask: Ask, store: Store, folder: Path) -> list[Pa
         ID.md, ID.csv and ID.png.
     """
     results = artefact.results(ask, store, folder / f"{artefact.id}.csv")
-    # Made beside and copied, so that a page is never there without the picture it shows.
+    # Made beside, for a site shows only some of it; and nothing is replaced before all is made.
     with tempfile.TemporaryDirectory() as beside:
         made = _write(artefact, ask, results, Path(beside))
         _make_folder(folder)
