@@ -152,7 +152,7 @@ def _list(
             wanted = each.parts(at)
             work = Work.of(wanted, store)
             scales[scale] = {
-                "task": each.tasks[scale],
+                "tasks": list(each.tasks[scale]),
                 "runs": len({part.key for part in wanted}),
                 "parts": work.there + len(work.parts),
                 "made": work.there,
@@ -173,7 +173,7 @@ def _list(
             fact["id"],
             fact["shows"],
             fact["source"],
-            ", ".join(dict.fromkeys(fact["scales"][scale]["task"] for scale in SCALES)),
+            ", ".join(dict.fromkeys(t for scale in SCALES for t in fact["scales"][scale]["tasks"])),
             *(_amount(fact["scales"][scale]) for scale in SCALES),
         )
     console().print(table)
@@ -222,9 +222,13 @@ def _reproduce(
     from fedimmune.report.drawing import require_matplotlib
 
     require_matplotlib()
+    ask.check({each.id: each.offers(ask) for each in chosen})
     wanted = [part for each in chosen for part in each.parts(ask)]
     if not wanted:
-        raise FedimmuneError("nothing is left of these artefacts: see --only")
+        raise FedimmuneError(
+            f"no run of {', '.join(each.id for each in chosen)} has all that --only asks for at "
+            "once; --dry-run lists those that there are"
+        )
     work = Work.of(wanted, store)
     count = workers or usable_cores()
     if dry_run:
@@ -236,7 +240,7 @@ def _reproduce(
     outcome: Outcome | None = None
     if work.parts and not as_is:
         check_device(ask.device)
-        check_data(chosen, ask, store)
+        check_data(work.parts, store)
         watched = Watched(work, store, count, notes)
         with on_stop(watched.kept), watched:
             outcome = carry_out(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,22 +56,36 @@ class Artefact(ABC):
     source
         Where it is in the paper.
     tasks
-        What is learned, by scale.
+        What is learned, by scale; more than one are shown in tables of their own.
     """
 
     id: str
     title: str
     shows: str
     source: str
-    tasks: Mapping[str, str]
+    tasks: Mapping[str, tuple[str, ...]]
 
     def reduced(self, scale: str) -> str:
         """Say what is not as in the paper; nothing where all is."""
-        task, papers = self.tasks[scale], self.tasks["paper"]
-        found = setting_of(task, scale).reduced
-        if task == papers or scale == "smoke":
-            return found
-        return f"{task} instead of {papers}; {found}" if found else f"{task} instead of {papers}"
+        tasks, papers = self.tasks[scale], self.tasks["paper"]
+        said = {task: setting_of(task, scale).reduced for task in tasks}
+        if len(tasks) > 1:
+            every = [f"on {task}, {reduced}" for task, reduced in said.items() if reduced]
+        else:
+            every = [reduced for reduced in said.values() if reduced]
+        if scale != "smoke" and not {*tasks} & {*papers}:
+            every.insert(0, f"{' and '.join(tasks)} instead of {' and '.join(papers)}")
+        return "; ".join(every)
+
+    def offers(self, ask: Ask) -> Mapping[str, Sequence[str]] | None:
+        """Say what can be chosen, whatever was: values by field; None where all is made at once.
+
+        Parameters
+        ----------
+        ask
+            At which scale and with how many seeds.
+        """
+        return None
 
     @abstractmethod
     def parts(self, ask: Ask) -> list[Part]:

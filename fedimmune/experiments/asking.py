@@ -58,6 +58,36 @@ class Ask:
             str(value) in self.only[name] for name, value in values.items() if name in self.only
         )
 
+    def check(self, offers: Mapping[str, Mapping[str, Sequence[str]] | None]) -> None:
+        """See that there is what is to be chosen.
+
+        Parameters
+        ----------
+        offers
+            What there is, as `Artefact.offers` says it, by the artefact's id.
+
+        Raises
+        ------
+        ParameterError
+            An artefact is made at once, or none has such a value.
+        """
+        for artefact, offered in offers.items():
+            if self.only and offered is None:
+                raise ParameterError(
+                    f"{artefact} is made as a whole: --only chooses among the runs of a table. Ask "
+                    "for it by itself, without --only"
+                )
+        for name, values in self.only.items():
+            known = dict.fromkeys(
+                value for each in offers.values() if each is not None for value in each[name]
+            )
+            for value in sorted(values - known.keys()):
+                there = ", ".join(each for each in known if each) or "none"
+                raise ParameterError(
+                    f"--only {name}={value}: {', '.join(offers)} has no such run; of {name} "
+                    f"there is {there}"
+                )
+
 
 def read_only(texts: Sequence[str]) -> dict[str, frozenset[str]]:
     """Read ``attackers=4,rule=adaptive``; a field that is named twice may have either value.

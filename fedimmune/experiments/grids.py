@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,6 @@ from fedimmune.experiments.shown.published import published
 from fedimmune.experiments.shown.row_files import csv_of, read_rows
 from fedimmune.experiments.shown.tables import latex_of, markdown_of
 from fedimmune.experiments.store import Store
-from fedimmune.federation import Scenario
 
 __all__ = ["Cell", "Grid"]
 
@@ -73,6 +72,13 @@ class Grid(Artefact):
     def parts(self, ask: Ask) -> list[Part]:
         return [part for _, _, part in self._played(ask)]
 
+    def offers(self, ask: Ask) -> Mapping[str, Sequence[str]]:
+        cells = self.cells(ask.scale)
+        every = [_chosen_by(cell, ask.scale) for cell in cells]
+        found = {name: [str(each[name]) for each in every] for name in every[0]}
+        found["seed"] = [str(seed) for seed in ask.seeds]
+        return {name: tuple(dict.fromkeys(values)) for name, values in found.items()}
+
     def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
         before = {} if earlier is None else {row.about: row for row in read_rows(earlier)}
         wanted, played, rows = self._played(ask), [], []
@@ -99,9 +105,7 @@ class Grid(Artefact):
     def _played(self, ask: Ask) -> list[tuple[Cell, int, Played]]:
         wanted = []
         for cell in self.cells(ask.scale):
-            named = {name: getattr(cell, name) for name in _NAMED}
-            heard = "+".join(_rehearsed(cell, ask.scale))
-            if ask.admits(**named, trained=heard):
+            if ask.admits(**_chosen_by(cell, ask.scale)):
                 wanted += [
                     (cell, seed, _part(cell, seed, ask))
                     for seed in ask.seeds
@@ -111,6 +115,12 @@ class Grid(Artefact):
 
 
 _NAMED = ("task", "attack", "attackers", "rule", "clients", "varied", "value")
+
+
+def _chosen_by(cell: Cell, scale: str) -> dict[str, Any]:
+    """Give all of a cell that it can be chosen by."""
+    named = {name: getattr(cell, name) for name in _NAMED}
+    return {**named, "trained": "+".join(_rehearsed(cell, scale))}
 
 
 def _rehearsed(cell: Cell, scale: str) -> tuple[str, ...]:
@@ -152,9 +162,8 @@ def _part(cell: Cell, seed: int, ask: Ask) -> Played:
 
 def _about(cell: Cell, seed: int, part: Played, scale: str) -> Row:
     """Say what a run is, before it is played."""
-    played = Scenario(**part.fields)
     return Row(
-        task=played.task.name.rpartition(":")[2],
+        task=part.played.task.name.rpartition(":")[2],
         attack=cell.attack,
         attackers=cell.attackers,
         rule=cell.rule,
@@ -164,7 +173,7 @@ def _about(cell: Cell, seed: int, part: Played, scale: str) -> Row:
         trained="" if part.defence is None else "+".join(part.defence.attacks),
         varied=cell.varied,
         value=cell.value,
-        rounds=played.rounds,
+        rounds=part.played.rounds,
         scale=scale,
     )
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from fedimmune.experiments.artefact import Artefact
-from fedimmune.experiments.asking import Ask
-from fedimmune.experiments.scales import setting_of
+from fedimmune.experiments.parts import Part
 from fedimmune.experiments.store import Store
-from fedimmune.federation import Scenario
 from fedimmune.tasks import data_folder, load_data
 
 __all__ = ["check_data"]
 
 
-def check_data(artefacts: Sequence[Artefact], ask: Ask, store: Store) -> None:
+def check_data(parts: Iterable[Part], store: Store) -> None:
     """Load the data of all tasks once: what is missing is said, or downloaded, or prepared, now.
+
+    Parameters
+    ----------
+    parts
+        What is to be made.
+    store
+        Where data are.
 
     Raises
     ------
     InputError
         A data set is not there, or damaged; the message says what to do.
     """
-    tasks = {each.tasks[ask.scale] for each in artefacts} - {"synthetic"}
-    if "cifar100" in tasks:
-        tasks.add("cifar10")  # whose defence is used
-    for task in sorted(tasks):
-        setting = setting_of(task, ask.scale)
-        made = Scenario(task=setting.fields["task"]).make_task()
-        load_data(made, data_folder(store.data))
+    played = [part.played for part in parts if part.played is not None]
+    tasks = {each.task.model_dump_json(): each for each in played}
+    for _, one in sorted(tasks.items()):
+        load_data(one.make_task(), data_folder(store.data))

@@ -118,8 +118,12 @@ class Dealt(_InAFile):
     def title(self) -> str:
         return f"partition among {self.clients} clients"
 
+    @property
+    def played(self) -> Scenario:
+        return Scenario(**json.loads(self.fields), clients=self.clients)
+
     def make(self, store: Store) -> None:
-        scenario = Scenario(**json.loads(self.fields), clients=self.clients)
+        scenario = self.played
         data = load_data(scenario.make_task(), data_folder(store.data))
         labels = data.clients.labels
         parts = scenario.make_partition().divide(

@@ -58,7 +58,7 @@ class Part(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """What it is called in front of people."""
+        """What it is called in front of people; no two parts of a scale are called the same."""
 
     @property
     def needs(self) -> tuple[Part, ...]:
@@ -72,6 +72,11 @@ class Part(ABC):
     @abstractmethod
     def make(self, store: Store) -> None:
         """Make it, in a process of one thread; whole, or so that it goes on where it was."""
+
+    @property
+    def played(self) -> Scenario | None:
+        """The scenario whose data it is made from; None for a part that needs no data."""
+        return None
 
     def progress(self, store: Store) -> float:
         """How much of it is there, from 0 to 1, while it is being made."""
@@ -117,7 +122,13 @@ class Rehearsed(Part):
 
     @property
     def title(self) -> str:
-        return f"rehearsal {self.rehearsal.scenario.title} run {self.rehearsal.run}"
+        task, name = self.played.task.name, self.rehearsal.file_name.rpartition("-")[0]
+        epochs = self.played.local_epochs
+        return f"rehearsal {task} {name}" + (f", {epochs} local epochs" if epochs > 1 else "")
+
+    @property
+    def played(self) -> Scenario:
+        return self.rehearsal.scenario
 
     def file(self, store: Store) -> Path:
         """Where the recording is."""
@@ -127,7 +138,7 @@ class Rehearsed(Part):
         return self.file(store).is_file()
 
     def make(self, store: Store) -> None:
-        task = self.rehearsal.scenario.make_task()
+        task = self.played.make_task()
         recording = rehearse(self.rehearsal, task, load_data(task, data_folder(store.data)))
         store.recordings.mkdir(parents=True, exist_ok=True)
         recording.save(self.file(store))
@@ -318,13 +329,25 @@ class Played(Part):
     @cached_property
     def key(self) -> str:
         by = self.contender.rule if self.defence is None else self.defence.key
-        what = json.dumps([self.fields, by, self.keep], sort_keys=True)
+        # Of the whole scenario: fields that say the same in other words make the same run.
+        what = json.dumps([self.played.model_dump(), by, self.keep], sort_keys=True)
         return f"runs/{hashlib.sha256(what.encode()).hexdigest()[:16]}"
 
     @cached_property
     def title(self) -> str:
-        played = Scenario(**self.fields)
-        return played.title.replace("-mean-", f"-{self.contender.key}-", 1)
+        name = self.played.title.replace("-mean-", f"-{self.contender.key}-", 1)
+        attack = self.played.attack
+        usual = Scenario(**{**self.fields, "attack": attack.name}).attack.parameters
+        said = [f"{n} {value}" for n, value in attack.parameters.items() if value != usual.get(n)]
+        if self.defence is not None:
+            said.append(f"trained on {'+'.join(self.defence.attacks)}")
+        if self.keep:
+            said.append(f"keeping {', '.join(self.keep)}")
+        return f"{name} ({'; '.join(said)})" if said else name
+
+    @cached_property
+    def played(self) -> Scenario:
+        return Scenario(**self.fields)
 
     @property
     def needs(self) -> tuple[Part, ...]:

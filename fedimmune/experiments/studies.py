@@ -37,7 +37,7 @@ class Sweep(Artefact):
     """Settings searched, one defence a point."""
 
     def parts(self, ask: Ask) -> list[Part]:
-        task = self.tasks[ask.scale]
+        (task,) = self.tasks[ask.scale]
         recorded = trained(task, ask.scale, "adaptive-paper", ("backdoor",), ask.device)
         return [
             Searched(recorded.recordings, tuple(point.items()), recorded.epochs, recorded.seconds)
@@ -74,7 +74,8 @@ class Partition(Artefact):
         return "bundled digits" if scale == "smoke" else ""  # nothing is trained
 
     def parts(self, ask: Ask) -> list[Part]:
-        setting = setting_of(self.tasks[ask.scale], ask.scale)
+        (task,) = self.tasks[ask.scale]
+        setting = setting_of(task, ask.scale)
         fields = {name: value for name, value in setting.fields.items() if name == "task"}
         return [Dealt(json.dumps(fields), clients) for clients in (10, 100)]
 
@@ -175,16 +176,16 @@ class Traits(Artefact):
         return replace(shown, csv=_csv(head, lines), scenarios=played)
 
     def _papers(self, ask: Ask) -> Trained:
-        return trained(
-            self.tasks[ask.scale], ask.scale, "adaptive-paper", ("backdoor",), ask.device
-        )
+        (task,) = self.tasks[ask.scale]
+        return trained(task, ask.scale, "adaptive-paper", ("backdoor",), ask.device)
 
     def _shipped(self, ask: Ask) -> Trained:
-        task = self.tasks[ask.scale]
+        (task,) = self.tasks[ask.scale]
         return trained(task, ask.scale, "adaptive", setting_of(task, ask.scale).attacks, ask.device)
 
     def _runs(self, ask: Ask) -> list[Played]:
-        setting = setting_of(self.tasks[ask.scale], ask.scale)
+        (task,) = self.tasks[ask.scale]
+        setting = setting_of(task, ask.scale)
         fields: dict[str, Any] = {
             **setting.fields,
             "attack": "backdoor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def _write(artefact: Artefact, ask: Ask, results: Results, folder: Path) -> list
     stem = folder / artefact.id
     pictures = results.draw(stem)
     texts = {
-        "md": _page(artefact, ask, results, drawn=bool(pictures)),
+        "md": _page(artefact, ask, results, [file for file in pictures if file.suffix == ".png"]),
         "csv": results.csv,
         "tex": results.latex,
         "json": json.dumps(_facts(artefact, ask, results), indent=1) + "\n",
@@ -121,7 +122,7 @@ def caption(artefact: Artefact, ask: Ask) -> str:
     return f"Scale `{ask.scale}`.{end}"
 
 
-def _page(artefact: Artefact, ask: Ask, results: Results, *, drawn: bool) -> str:
+def _page(artefact: Artefact, ask: Ask, results: Results, pictures: Sequence[Path]) -> str:
     pieces = [
         f"# {artefact.title}",
         f"{artefact.shows} In the paper: {artefact.source}. {caption(artefact, ask)}",
@@ -129,9 +130,12 @@ def _page(artefact: Artefact, ask: Ask, results: Results, *, drawn: bool) -> str
     ]
     if results.shown < results.wanted:
         pieces.append(f"**Not finished**: {results.shown} of {results.wanted} are there.")
-    if drawn:
-        pieces.append(f"![{markdown(artefact.title)}]({artefact.id}.png)")
+    main, details = pictures[:1], pictures[1:]
+    pieces += [f"![{markdown(artefact.title)}]({file.name})" for file in main]
     pieces.append(results.markdown.strip())
+    for file in details:
+        what = file.stem.removeprefix(f"{artefact.id}-")
+        pieces.append(f"![{markdown(f'{artefact.title}: {what} in detail')}]({file.name})")
     return "\n\n".join(pieces) + "\n"
 
 

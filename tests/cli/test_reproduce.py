@@ -185,8 +185,8 @@ def test_dry_run_and_list_do_nothing(
     scales = facts[IDS.index("ablation")]["scales"]
     assert scales["smoke"]["runs"] == 7
     assert scales["smoke"]["parts"] == 18
-    assert scales["paper"]["task"] == "cifar10"
-    assert scales["cpu"]["task"] == "mnist"
+    assert scales["paper"]["tasks"] == ["cifar10"]
+    assert scales["cpu"]["tasks"] == ["mnist"]
     assert scales["smoke"]["seconds"] < scales["cpu"]["seconds"] < scales["paper"]["seconds"]
     assert list(tmp_path.iterdir()) == []
 
@@ -259,7 +259,9 @@ def test_what_several_folders_measured_is_published_as_one_table(
         (["mnist"], "there is no artefact 'mnist'"),
         (["sweep", "--scale", "tiny"], "there is no scale 'tiny'"),
         (["sweep", "--only", "rule"], "FIELD=VALUE"),
-        (["mnist-backdoor", "--only", "rule=best", "--scale", "smoke"], "--only"),
+        (["mnist-backdoor", "--only", "rule=best", "--scale", "smoke"], "there is mean, "),
+        (["sweep", "--only", "attackers=4", "--scale", "smoke"], "without --only"),
+        (["mnist-attackers", "--only", "attack=none,attackers=4"], "no run of mnist-attackers"),
         (["mnist-backdoor", "--device", "abacus", "--scale", "smoke"], "abacus"),
     ],
 )
@@ -281,7 +283,8 @@ def test_every_artefact_at_smoke_scale(
     results = shared / "results" / "smoke"
     assert all((results / f"{name}{ending}").stat().st_size for ending in ENDINGS)
     page = (results / f"{name}.md").read_text()
-    assert f"{name}.png" in page
+    pictures = [results / f"{name}.png", *results.glob(f"{name}-*.png")]
+    assert all(f"]({picture.name})" in page for picture in pictures)
     assert "Not finished" not in page
     with (results / f"{name}.csv").open() as file:
         assert list(csv.DictReader(file))

@@ -8,6 +8,7 @@ from fedimmune.errors import ParameterError
 from fedimmune.experiments.artefacts import ARTEFACTS, artefact
 from fedimmune.experiments.asking import Ask, read_only
 from fedimmune.experiments.contenders import RULES, contender
+from fedimmune.experiments.grids import Grid
 from fedimmune.experiments.parts import Played, Rehearsed, Trained, closure
 from fedimmune.experiments.scales import SCALES, setting_of
 from fedimmune.federation import Scenario
@@ -69,6 +70,25 @@ def test_the_papers_scale_is_the_tasks_own_recipe() -> None:
         assert setting.epochs == 500
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_two_parts_are_called_the_same(scale: str) -> None:
+    """Otherwise nobody could tell from a list what is missing, or which has failed."""
+    ask = Ask(scale, repeats=2)
+    parts = closure(part for each in ARTEFACTS.values() for part in each.parts(ask))
+    assert len({part.title for part in parts}) == len({part.key for part in parts}) == len(parts)
+
+
+def test_patterns_that_are_the_same_are_played_once() -> None:
+    """A pattern that is not moved down is the one that is not moved to the right."""
+    for scale in ("cpu", "paper"):
+        ask = Ask(scale, 1)
+        played = [p for p in artefact("transfer-patterns").parts(ask) if isinstance(p, Played)]
+        runs = {(p.played.digest, p.needs[0].key if p.needs else p.contender.key) for p in played}
+        assert len(runs) == len({p.key for p in played}) < len(played)
+        unmoved = {p.key for p in played if not p.played.attack.parameters["gap"]}
+        assert unmoved <= keys("mnist-backdoor", ask) | keys("cifar10-backdoor", ask)
+
+
 def test_three_seeds_for_the_paper_and_as_many_as_asked_for() -> None:
     one = len(keys("mnist-backdoor", Ask("paper", 1), Played))
     assert len(keys("mnist-backdoor", Ask("paper"), Played)) == 3 * one
@@ -121,6 +141,24 @@ def test_only() -> None:
         if isinstance(p, Played)
     )
     assert artefact("mnist-backdoor").parts(Ask(only=read_only(["rule=none"]))) == []
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_is_offered_can_be_chosen_and_nothing_else(scale: str) -> None:
+    for each in ARTEFACTS.values():
+        offered = each.offers(Ask(scale, 2))
+        if offered is None:
+            assert not isinstance(each, Grid)
+            continue
+        for name, values in offered.items():
+            chosen = [Ask(scale, 2, {name: frozenset({value})}) for value in values]
+            for ask in chosen:
+                ask.check({each.id: offered})
+            found = [len(each.parts(ask)) for ask in chosen]
+            assert all(found), (each.id, name)
+            assert sum(found) == len(each.parts(Ask(scale, 2)))
+            with pytest.raises(ParameterError, match=f"{name}=x"):
+                Ask(scale, 2, {name: frozenset({"x"})}).check({each.id: offered})
 
 
 @pytest.mark.parametrize(

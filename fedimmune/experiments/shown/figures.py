@@ -78,15 +78,25 @@ def draw(
     tables = lay_out(layout, rows, published)
     by_attackers = [table for table in tables if table.attackers is None]
     if any(table.varied for table in by_attackers):
-        grid = [[(table, m) for table in by_attackers] for m in layout.measures]
+        grid = _compared(layout, by_attackers)
     else:
         grid = _wrapped([(table, m) for table in by_attackers for m in table.measures])
     written = save_both(_drawn(layout, grid), stem)
     for varied in dict.fromkeys(table.varied for table in tables if table.attackers is not None):
         details = [t for t in tables if t.varied == varied and t.attackers is not None]
-        figure = _drawn(layout, [[(table, m) for table in details] for m in layout.measures])
+        figure = _drawn(layout, _compared(layout, details))
         written += save_both(figure, stem.with_name(f"{stem.name}-{quote(varied, safe='')}"))
     return written
+
+
+def _compared(layout: Layout, tables: Sequence[Table]) -> list[list[_Panel]]:
+    """Put a task's tables side by side, a measure below the other, one task after the other."""
+    tasks = dict.fromkeys(table.task for table in tables)
+    return [
+        [(table, m) for table in tables if table.task == task]
+        for task in tasks
+        for m in layout.measures
+    ]
 
 
 def _wrapped(panels: Sequence[_Panel]) -> list[list[_Panel]]:
@@ -114,6 +124,7 @@ def _drawn(layout: Layout, grid: Sequence[Sequence[_Panel]]) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     # What stands side by side in a grid is to be compared.
     shared = any(table.varied for row in grid for table, _ in row)
+    tasks = {table.task for row in grid for table, _ in row}
     axes = figure.subplots(down, across, squeeze=False, sharey="row" if shared else False)
     for i, j in itertools.product(range(down), range(across)):
         if i < len(grid) and j < len(grid[i]):
@@ -123,10 +134,10 @@ def _drawn(layout: Layout, grid: Sequence[Sequence[_Panel]]) -> Figure:
                 before = axes[i][0].get_ylim()
                 low, high = min(low, before[0]), max(high, before[1])
             axes[i][j].set_ylim(low, high)
-            _entitle(axes[i][j], table, measure)
+            _entitle(axes[i][j], table, measure, of_task=shared and len(tasks) > 1)
             if shared or as_bars:
                 axes[i][j].label_outer()
-            if shared and i:
+            if shared and i and table.task == grid[i - 1][0][0].task:
                 axes[i][j].set_title("")
         else:
             axes[i][j].set_visible(False)
@@ -160,13 +171,15 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     return 1
 
 
-def _entitle(axes: Axes, table: Table, measure: str) -> None:
+def _entitle(axes: Axes, table: Table, measure: str, *, of_task: bool) -> None:
     if table.attackers is not None:
         title = f"{table.varied} varied, {counted(table.attackers, 'attacker')}"
     elif table.varied:
         title = f"average over {table.varied}"
     else:
         title = ", ".join(filter(None, (task_name(table.task), attack_name(table.attack))))
+    if of_task:
+        title = f"{task_name(table.task)}, {title}"
     of_all = f"attackers of {counted(table.clients, 'client')}"
     axes.set_title(printable(title), fontsize=8)
     axes.set_xlabel(printable(table.varied) if table.attackers is not None else of_all, fontsize=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -184,6 +185,24 @@ def test_details_have_pictures_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
     figures.draw(layout, [], [], Path("nothing"))
     nothing = caught.figures[Path("nothing")]
     assert [t.get_text() for axes in nothing.axes for t in axes.texts] == ["not run yet"] * 6
+
+
+def test_tasks_are_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their figures are on scales of their own, and titles say whose they are."""
+    caught = Caught(monkeypatch, figures)
+    rows = made_up("transfer-patterns")
+    both = [*rows, *(replace(row, task="mnist") for row in rows)]
+    figures.draw(LAYOUTS["transfer-patterns"], both, [], Path("p"))
+    titles = [axes.get_title() for axes in caught.figures[Path("p")].axes]
+    assert titles == [
+        title
+        for task in ("CIFAR-10", "MNIST")
+        for title in (
+            *(f"{task}, average over {n}" for n in ("shift_y", "shift_x", "gap")),
+            *[""] * 3,
+        )
+    ]
+    assert len(caught.figures[Path("p-gap")].axes) == 2 * 2 * 4
 
 
 def test_side_by_side_means_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
