@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line that says what is kept, and an exit code of their own."""
+"""Ctrl-C, SIGTERM, SIGHUP: one line that says what is kept, and an exit code of their own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ _AT_ONCE = 1.0
 """Seconds within which a second signal is the same one: `timeout` and some shells send two."""
 
 
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
 class _Heard:
     """The signal that has come, if one has."""
 
@@ -31,7 +34,7 @@ class Stop(KeyboardInterrupt):
 
 @contextmanager
 def heeding_signals() -> Iterator[None]:
-    """Raise `Stop` where Ctrl-C or SIGTERM comes, unless whoever started us had it ignored."""
+    """Raise `Stop` where one of them comes, unless whoever started us had it ignored."""
     last = float("-inf")
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -41,7 +44,8 @@ def heeding_signals() -> Iterator[None]:
             _Heard.number = number
             raise Stop
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    # Not every system has SIGHUP, which a terminal sends when it is closed.
+    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
     heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, stop) for number in heeded]
     try:

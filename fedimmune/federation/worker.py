@@ -6,6 +6,11 @@ import os
 import pickle
 import signal
 import sys
+import threading
+import time
+
+_LOOK = 0.3
+"""Seconds between looks whether there still is a master."""
 
 
 def main() -> None:
@@ -14,6 +19,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a user's task prints must not get among the answers
     jobs = sys.stdin.buffer
     signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
     def answer(message: object) -> None:
         pickle.dump(message, answers)
@@ -39,6 +45,13 @@ def main() -> None:
             return
         except Exception as error:
             answer(WorkerError(f"{type(error).__name__}: {error}"))
+
+
+def _end_with(master: int) -> None:
+    """End when the master has: killed, it can tell nobody, and a job may take an hour."""
+    while os.getppid() == master:
+        time.sleep(_LOOK)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop(*_: object) -> None:

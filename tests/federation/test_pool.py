@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from fedimmune.federation.pool import Pool
 from fedimmune.files import _replacing
+from tests.federation.processes import alive, wait_until, worker_pids
 
 LONG = 300.0
 """Seconds that a job would take, were it not stopped: a test that waits for it has failed."""
@@ -42,3 +45,25 @@ def test_an_interrupt_waits_for_no_job_and_leaves_no_half_written_file(tmp_path:
             pool.do(jobs)
     assert time.monotonic() - began < LONG / 2
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b"]
+
+
+_MASTER = """
+import sys
+from pathlib import Path
+from fedimmune.federation.pool import Pool
+from tests.federation.test_pool import LONG, Writer
+with Pool(2, Writer, {}) as pool:
+    pool.do([(Path(sys.argv[1]) / "c", LONG)] * 2)
+"""
+
+
+def test_workers_end_with_a_master_that_was_killed(tmp_path: Path) -> None:
+    """In the middle of a job: it would keep the folder of its run locked, and a core busy."""
+    master = subprocess.Popen([sys.executable, "-c", _MASTER, str(tmp_path)])
+    wait_until(lambda: len(list(tmp_path.glob(".c.*"))) == 2, "both are at it")
+    workers = worker_pids(master.pid)
+    assert len(workers) == 2
+    master.kill()
+    master.wait()
+    wait_until(lambda: not alive(workers), "they have ended")
+    assert list(tmp_path.iterdir()) == [], "and have tidied up"
