@@ -20,6 +20,8 @@ class Named:
     """One line for lists."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """What the paper calls each parameter."""
+    places: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that say where something is; another one must say what it is."""
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Adaptive(WeightRule):
     name = "adaptive"
     summary = "attention that has learned attacks from rehearsals; needs a defence"
     paper = "Wan and Chen 2021"
+    places = frozenset({"defence"})  # `digest` says which it is
     reads = 2
     weighing_reads = True
     is_translation_equivariant = False

@@ -1,7 +1,7 @@
 """A scenario: everything that a simulation's outcome depends on, checked and written down.
 
 Two scenarios are the same if and only if their `digest` is: it covers every field and every
-parameter, those included that were left at their defaults.
+parameter, those included that were left at their defaults; but not where files are.
 """
 
 from __future__ import annotations
@@ -259,8 +259,11 @@ class Scenario(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that stand for the whole scenario."""
-        text = json.dumps(self.model_dump(), sort_keys=True)
+        """Twelve hexadecimal digits that stand for the whole scenario, wherever its files are."""
+        dumped = self.model_dump()
+        for place in rules.find(self.rule.name).places:
+            dumped["rule"].pop(place, None)  # a defence that was moved is the same defence
+        text = json.dumps(dumped, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property

@@ -156,10 +156,15 @@ def test_the_digest_says_which_defence_is_meant(tmp_path: Path, trained: Path) -
     file.write_bytes(trained.read_bytes())
     scenario = Scenario(rule={"name": "adaptive", "defence": str(file)})
     assert scenario.rule.parameters["digest"] == rule.digest
+    there = Scenario(rule={"name": "adaptive", "defence": str(trained)})
+    assert there.digest == scenario.digest, "wherever it is"
+    assert there != scenario
     made, _ = make_defence(recordings(2, rounds=2), epochs=1)
     made.save(file)
     with pytest.raises(ParameterError, match="another defence"):
         scenario.make_rule([])
+    other = Scenario(rule={"name": "adaptive", "defence": str(file)})
+    assert other.digest != scenario.digest
 
 
 def test_scores_and_verdicts_are_told(trained: Path) -> None:
