@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ARTEFACTS, SCALES, one_of
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
     from fedimmune.experiments.artefact import Artefact
     from fedimmune.experiments.asking import Ask
-    from fedimmune.experiments.doing import Outcome
+    from fedimmune.experiments.doing import Outcome, Work
+    from fedimmune.experiments.parts import Part
     from fedimmune.experiments.store import Store
 
 __all__ = ["reproduce"]
@@ -80,7 +80,7 @@ def reproduce(
         typer.Option(
             metavar="DIR",
             help="Put tables (.md, .csv) and pictures (.png) there, too. Runs that its table has "
-            "from before, and that are not in the folder, stay in it.",
+            "from before, and that are not in the folder, stay in it; all have to be asked for.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -103,6 +103,7 @@ def reproduce(
     """
     import torch
 
+    from fedimmune.cli.artefact_list import list_artefacts
     from fedimmune.experiments.artefacts import ARTEFACTS as EVERY
     from fedimmune.experiments.artefacts import artefact
     from fedimmune.experiments.asking import Ask, read_only
@@ -113,7 +114,11 @@ def reproduce(
     store = Store(folder, data)
     chosen = [artefact(each) for each in ids or []]
     if not chosen:
-        _list(list(EVERY.values()), ask, store, as_json=as_json, notes=remarks(quiet=quiet))
+        every = list(EVERY.values())
+        if ask.only:  # what is made as a whole has nothing to be chosen by
+            every = [each for each in every if each.offers(ask) is not None]
+            ask.check({each.id: each.offers(ask) for each in every})
+        list_artefacts(every, ask, store, as_json=as_json, notes=remarks(quiet=quiet))
         return
     _reproduce(
         chosen,
@@ -128,75 +133,6 @@ def reproduce(
     )
 
 
-# -------------------------------------------------------------------- the list
-
-
-def _list(
-    every: Sequence[Artefact], ask: Ask, store: Store, *, as_json: bool, notes: Console
-) -> None:
-    """Say of every artefact what it is, how much there is to do at each scale, and what is done."""
-    from dataclasses import replace
-
-    from fedimmune.experiments.doing import Work
-    from fedimmune.experiments.estimates import machine_factor
-    from fedimmune.experiments.parts import closure
-    from fedimmune.experiments.scales import SCALES
-    from fedimmune.federation.pool import usable_cores
-
-    factor = machine_factor() / usable_cores()
-    facts: list[dict[str, Any]] = []
-    for each in every:
-        scales = {}
-        for scale in SCALES:
-            at = replace(ask, scale=scale)
-            wanted = each.parts(at)
-            work = Work.of(wanted, store)
-            scales[scale] = {
-                "tasks": list(each.tasks[scale]),
-                "runs": len({part.key for part in wanted}),
-                "parts": work.there + len(work.parts),
-                "made": work.there,
-                "seconds": round(factor * sum(part.seconds for part in closure(wanted))),
-                "seconds_left": round(factor * work.seconds),
-            }
-        facts.append({"id": each.id, "shows": each.shows, "source": each.source, "scales": scales})
-    if as_json:
-        typer.echo(json.dumps(facts, indent=1))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "what it shows", "in the paper", "tasks"):
-        table.add_column(name)
-    for scale in SCALES:
-        table.add_column(f"{scale}: runs, time, done", justify="right")
-    for fact in facts:
-        table.add_row(
-            fact["id"],
-            fact["shows"],
-            fact["source"],
-            ", ".join(dict.fromkeys(t for scale in SCALES for t in fact["scales"][scale]["tasks"])),
-            *(_amount(fact["scales"][scale]) for scale in SCALES),
-        )
-    console().print(table)
-    from fedimmune.cli.durations import in_words
-
-    total = sum(fact["scales"][ask.scale]["seconds_left"] for fact in facts)
-    say(
-        notes,
-        f"Times are estimates for {usable_cores()} cores of this machine, each artefact by itself; "
-        f"at scale {ask.scale} at most {in_words(total)} are left, less where parts are shared.",
-    )
-
-
-def _amount(found: dict[str, Any]) -> str:
-    from fedimmune.cli.durations import in_words
-
-    done = f"{found['made']}/{found['parts']}" if found["made"] else "–"
-    return f"{found['runs']}, {in_words(found['seconds'])}, {done}"
-
-
-# -------------------------------------------------------------------- doing it
-
-
 def _reproduce(
     chosen: Sequence[Artefact],
     ask: Ask,
@@ -209,75 +145,132 @@ def _reproduce(
     as_json: bool,
     notes: Console,
 ) -> None:
-    from fedimmune.cli.durations import in_words
-    from fedimmune.cli.reproducing import Watched
-    from fedimmune.experiments.doing import Work, carry_out
-    from fedimmune.experiments.estimates import machine_factor
-    from fedimmune.experiments.needing import check_data
-    from fedimmune.experiments.parts import closure
-    from fedimmune.experiments.writing import publish as put
-    from fedimmune.experiments.writing import write
+    from fedimmune.experiments.doing import Work
+    from fedimmune.experiments.needing import check_data, check_writable
+    from fedimmune.experiments.writing import published_table
     from fedimmune.federation.federation import check_device
     from fedimmune.federation.pool import usable_cores
     from fedimmune.report.drawing import require_matplotlib
 
     require_matplotlib()
-    ask.check({each.id: each.offers(ask) for each in chosen})
-    wanted = [part for each in chosen for part in each.parts(ask)]
-    if not wanted:
-        raise FedimmuneError(
-            f"no run of {', '.join(each.id for each in chosen)} has all that --only asks for at "
-            "once; --dry-run lists those that there are"
-        )
-    work = Work.of(wanted, store)
+    work = Work.of(_wanted(chosen, ask), store)
     count = workers or usable_cores()
     if dry_run:
-        for part in work.parts:
-            say(console(), part.title)
-        left = in_words(machine_factor() * work.seconds / count)
-        say(notes, f"{len(work.parts)} parts are missing, {work.there} are there; about {left}")
+        _tell_missing(work, count, as_json=as_json, notes=notes)
         return
-    outcome: Outcome | None = None
-    if work.parts and not as_is:
+    begins = bool(work.parts) and not as_is
+    # All that can be refused is refused before hours of work.
+    if begins:
         check_device(ask.device)
         check_data(work.parts, store)
-        watched = Watched(work, store, count, notes)
-        with on_stop(watched.kept), watched:
-            outcome = carry_out(
-                work, store, workers=count, on_begun=watched.begun, on_done=watched.done
-            )
-    answers = []
+    if publish is not None:
+        check_writable(publish)
+        for each in chosen:
+            each.check_earlier(ask, published_table(each, publish))
+    check_writable(store.folder)
+    outcome = _make(work, store, count, notes) if begins else None
+    answers, unwritten = [], {}
     for each in chosen:
-        parts = closure(each.parts(ask))
-        made = len(parts) - len(Work.of(each.parts(ask), store).parts)
-        files = write(each, ask, store)
-        copied = [] if publish is None else put(each, ask, store, publish)
-        answers.append(
-            {
-                "id": each.id,
-                "made": made,
-                "of": len(parts),
-                "files": [str(file) for file in (*files, *copied)],
-            }
-        )
-        if not as_json:
-            console().print(files[0].read_text(encoding="utf-8"), markup=False, highlight=False)
-            endings = ", ".join(file.suffix for file in files if file.stem == each.id)
-            say(notes, f"written: {files[0].with_suffix('')} ({endings})")
-            if copied:
-                say(notes, f"published: {', '.join(map(str, copied))}")
-    _tell(outcome, answers, as_json=as_json, notes=notes)
-    if outcome is not None and (outcome.failed or outcome.left_out):
+        try:
+            answers.append(_write(each, ask, store, publish, as_json=as_json, notes=notes))
+        except FedimmuneError as error:  # the others are written all the same
+            unwritten[each.id] = str(error)
+    _tell(outcome, answers, unwritten, as_json=as_json, notes=notes)
+    if unwritten or (outcome is not None and (outcome.failed or outcome.left_out)):
         raise typer.Exit(1)
 
 
+def _wanted(chosen: Sequence[Artefact], ask: Ask) -> list[Part]:
+    """List the parts that are asked for; of every artefact there has to be one."""
+    ask.check({each.id: each.offers(ask) for each in chosen})
+    wanted = []
+    for each in chosen:
+        parts = each.parts(ask)
+        if not parts:
+            raise FedimmuneError(
+                f"no run of {each.id} has all that --only asks for at once; --dry-run lists those "
+                "that there are"
+            )
+        wanted += parts
+    return wanted
+
+
+def _make(work: Work, store: Store, count: int, notes: Console) -> Outcome:
+    from fedimmune.cli.reproducing import Watched
+    from fedimmune.experiments.doing import carry_out
+
+    watched = Watched(work, store, count, notes)
+    with on_stop(watched.kept), watched:
+        return carry_out(work, store, workers=count, on_begun=watched.begun, on_done=watched.done)
+
+
+def _write(
+    artefact: Artefact,
+    ask: Ask,
+    store: Store,
+    publish: Path | None,
+    *,
+    as_json: bool,
+    notes: Console,
+) -> dict[str, Any]:
+    """Write an artefact's tables and figures, show them, and say what there is."""
+    from fedimmune.experiments.doing import Work
+    from fedimmune.experiments.parts import closure
+    from fedimmune.experiments.writing import publish as put
+    from fedimmune.experiments.writing import write
+
+    wanted = artefact.parts(ask)
+    parts = closure(wanted)
+    files = write(artefact, ask, store)
+    copied = [] if publish is None else put(artefact, ask, store, publish)
+    if not as_json:
+        console().print(files[0].read_text(encoding="utf-8"), markup=False, highlight=False)
+        endings = ", ".join(file.suffix for file in files if file.stem == artefact.id)
+        say(notes, f"written: {files[0].with_suffix('')} ({endings})")
+        if copied:
+            say(notes, f"published: {', '.join(map(str, copied))}")
+    return {
+        "id": artefact.id,
+        "made": len(parts) - len(Work.of(wanted, store).parts),
+        "of": len(parts),
+        "files": [str(file) for file in (*files, *copied)],
+    }
+
+
+def _tell_missing(work: Work, workers: int, *, as_json: bool, notes: Console) -> None:
+    """Say what is to be made, and about how long that takes."""
+    from fedimmune.cli.durations import in_words
+    from fedimmune.experiments.estimates import machine_factor
+    from fedimmune.federation.pool import usable_cores
+
+    abreast = max(1, min(workers, usable_cores(), len(work.parts)))
+    seconds = machine_factor() * work.seconds / abreast
+    titles = [part.title for part in work.parts]
+    if as_json:
+        facts = {"missing": titles, "there": work.there, "seconds": round(seconds)}
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    for title in titles:
+        say(console(), title)
+    say(
+        notes, f"{len(titles)} parts are missing, {work.there} are there; about {in_words(seconds)}"
+    )
+
+
 def _tell(
-    outcome: Outcome | None, answers: list[dict[str, Any]], *, as_json: bool, notes: Console
+    outcome: Outcome | None,
+    answers: list[dict[str, Any]],
+    unwritten: dict[str, str],
+    *,
+    as_json: bool,
+    notes: Console,
 ) -> None:
     from fedimmune.cli.durations import in_words
 
     if as_json:
         facts: dict[str, Any] = {"artefacts": answers}
+        if unwritten:
+            facts["unwritten"] = unwritten
         if outcome is not None:
             facts |= {
                 "made": len(outcome.made),
@@ -287,14 +280,15 @@ def _tell(
                 "busy": round(outcome.busy, 3),
             }
         typer.echo(json.dumps(facts, indent=1))
-    if outcome is None:
-        return
-    say(
-        notes,
-        f"{len(outcome.made)} parts in {in_words(outcome.seconds)}; the processes computed "
-        f"{outcome.busy:.0%} of that time",
-    )
-    for each in outcome.failed:
-        say(notes, f"failed: {each.part.title}: {each.problem}")
-    if outcome.left_out:
-        say(notes, f"{len(outcome.left_out)} parts were left out, for they need what failed")
+    if outcome is not None:
+        say(
+            notes,
+            f"{len(outcome.made)} parts in {in_words(outcome.seconds)}; the processes computed "
+            f"{outcome.busy:.0%} of that time",
+        )
+        for each in outcome.failed:
+            say(notes, f"failed: {each.part.title}: {each.problem}")
+        if outcome.left_out:
+            say(notes, f"{len(outcome.left_out)} parts were left out, for they need what failed")
+    for name, problem in unwritten.items():
+        say(notes, f"not written: {name}: {problem}")

@@ -41,8 +41,11 @@ class Watched:
 
     def __init__(self, work: Work, store: Store, workers: int, notes: Console) -> None:
         self._work, self._store, self._workers, self._notes = work, store, workers, notes
+        self._made = 0
         self._done = 0
         self._finished = 0.0  # in the seconds that were reckoned with
+        self._before = 0.0  # of these, what was there of parts when they were begun
+        self._dropped: set[str] = set()  # failed, or in need of what has
         self._making: dict[str, Part] = {}
         self._begun = time.monotonic()
         self._over = threading.Event()
@@ -78,13 +81,18 @@ class Watched:
 
     def begun(self, part: Part) -> None:
         """A part is begun."""
+        self._before += part.seconds * part.progress(self._store)
         self._making[part.key] = part
 
     def done(self, done: Done) -> None:
         """A part is made, or has failed."""
         self._making.pop(done.part.key, None)
         self._done += 1
-        self._finished += done.part.seconds
+        if done.problem:
+            self._drop(done.part.key)
+        else:
+            self._made += 1
+            self._finished += done.part.seconds
         if self._bars.disable:
             what = f"failed: {done.problem}" if done.problem else in_words(done.seconds)
             count = f"[{self._done}/{len(self._work.parts)}]"
@@ -95,8 +103,15 @@ class Watched:
         """What there is, should it end now."""
         total = len(self._work.parts)
         return (
-            f"{self._done} of {total} parts are made, and the same command goes on with the others"
+            f"{self._made} of {total} parts are made, and the same command goes on with the others"
         )
+
+    def _drop(self, failed: str) -> None:
+        """Reckon no more with a part, nor with those that need it."""
+        self._dropped.add(failed)
+        for part in self._work.parts:
+            if part.key not in self._dropped and any(each.key == failed for each in part.needs):
+                self._drop(part.key)
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK):
@@ -106,11 +121,16 @@ class Watched:
         names = ", ".join(part.title for part in list(self._making.values()))
         self._bars.update(
             self._bar,
+            total=self._total(),
             completed=self._progress(),
             count=f"{self._done}/{len(self._work.parts)}",
             left=self._left().removeprefix("; "),
             description=names,
         )
+
+    def _total(self) -> float:
+        """How much there is to do, in the seconds that were reckoned with."""
+        return sum(part.seconds for part in self._work.parts if part.key not in self._dropped)
 
     def _progress(self) -> float:
         """How much is done, in the seconds that were reckoned with."""
@@ -122,7 +142,7 @@ class Watched:
     def _left(self) -> str:
         """Say how much longer it takes, by how long it took so far."""
         done = self._progress()
-        if done <= 0:
+        if done - self._before <= 0:
             return ""
-        rate = (time.monotonic() - self._begun) / done
-        return f"; {in_words(max(0.0, self._work.seconds - done) * rate)} left"
+        rate = (time.monotonic() - self._begun) / (done - self._before)
+        return f"; {in_words(max(0.0, self._total() - done) * rate)} left"

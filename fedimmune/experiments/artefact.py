@@ -87,6 +87,22 @@ class Artefact(ABC):
         """
         return None
 
+    def check_earlier(self, ask: Ask, earlier: Path) -> None:  # noqa: B027 (a whole has no rows)
+        """See, before anything is made, that what is asked for can take a published table's place.
+
+        Parameters
+        ----------
+        ask
+            What is wanted.
+        earlier
+            The CSV that was published before, should there be one.
+
+        Raises
+        ------
+        InputError
+            It is no such table, or has rows that would get lost.
+        """
+
     @abstractmethod
     def parts(self, ask: Ask) -> list[Part]:
         """List what has to be made; `fedimmune.experiments.parts.closure` adds what that needs."""

@@ -181,15 +181,17 @@ ARTEFACTS: Mapping[str, Artefact] = {
             "figure 4, right",
             _always("cifar10"),
             _many_clients,
+            dict.fromkeys(SCALES, "without residual-based weights, too slow for so many clients"),
         ),
         Grid(
             "transfer-patterns",
             "A defence against patterns that it has not rehearsed",
             "Attack success against the pattern's place (shift_y, shift_x) and gap: averages, and "
-            "by number of attackers.",
+            "by number of attackers. A gap of 0 is the pattern that was rehearsed.",
             "figures 5 and 11",
             _CHEAPEST_AND_OWN,
             _patterns,
+            {"cpu": "shifts of 0, 12 and 24 pixels, gaps of 0, 2 and 4"},
         ),
         Grid(
             "training-attacks",

@@ -98,10 +98,8 @@ def read_only(texts: Sequence[str]) -> dict[str, frozenset[str]]:
         It is not of that form, or rows have no such field.
     """
     found: dict[str, set[str]] = {}
-    for part in ",".join(texts).split(","):
+    for part in (each for text in texts for each in text.split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not part.strip():
-            continue
         if not equals or not value:
             raise ParameterError(f"--only takes FIELD=VALUE, such as rule=adaptive, not {part!r}")
         if name not in _CHOOSABLE:
@@ -111,4 +109,4 @@ def read_only(texts: Sequence[str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(values) for name, values in found.items()}
 
 
-_CHOOSABLE = tuple(name for name in FIELDS if name not in {*MEASURED, "rounds", "scale"})
+_CHOOSABLE = tuple(name for name in FIELDS if name not in {*MEASURED, "rounds", "scale", "key"})

@@ -193,8 +193,8 @@ class _Board:
                         missing.remove(done.part.key)
                         if not missing:
                             heappush(self._ready, (self._rank[key], key))
+            self._condition.notify_all()  # before anybody is told: that may fail
             tell(done)
-            self._condition.notify_all()
 
     def tell(self, part: Part, tell: Callable[[Part], None]) -> None:
         """Say that a part is begun, while nobody else says anything."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedimmune.errors import InputError
 from fedimmune.experiments.artefact import Artefact, Results
 from fedimmune.experiments.asking import Ask
 from fedimmune.experiments.contenders import contender
@@ -65,9 +66,16 @@ class Grid(Artefact):
     ----------
     cells
         What is played, at a scale.
+    remarks
+        What is to be said of that, by scale.
     """
 
     cells: Callable[[str], Sequence[Cell]]
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+    def reduced(self, scale: str) -> str:
+        said = (super().reduced(scale), self.remarks.get(scale, ""))
+        return "; ".join(filter(None, said))
 
     def parts(self, ask: Ask) -> list[Part]:
         return [part for _, _, part in self._played(ask)]
@@ -79,16 +87,19 @@ class Grid(Artefact):
         found["seed"] = [str(seed) for seed in ask.seeds]
         return {name: tuple(dict.fromkeys(values)) for name, values in found.items()}
 
+    def check_earlier(self, ask: Ask, earlier: Path) -> None:
+        _published(earlier, {part.key for part in self.parts(ask)})
+
     def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
-        before = {} if earlier is None else {row.about: row for row in read_rows(earlier)}
         wanted, played, rows = self._played(ask), [], []
+        before = {} if earlier is None else _published(earlier, {part.key for _, _, part in wanted})
         for cell, seed, part in wanted:
             about = _about(cell, seed, part, ask.scale)
             if part.is_made(store):
                 rows.append(_measured(about, part, store))
                 played.append(part)
-            elif (row := before.get(about.about)) is not None and _is_of(row, part, store):
-                rows.append(row)
+            elif part.key in before:
+                rows.append(replace(before[part.key], varied=cell.varied, value=cell.value))
         layout, known = LAYOUTS[self.id], published(self.id)
         reduced = self.reduced(ask.scale)
         note = f"Not as in the paper: {reduced}." if reduced else ""
@@ -141,7 +152,7 @@ def _part(cell: Cell, seed: int, ask: Ask) -> Played:
     setting, who = setting_of(cell.task, ask.scale), contender(cell.rule)
     attack: Any = cell.attack
     if cell.varied:
-        # A wider gap, as the paper has it: the pattern is never the one that was rehearsed.
+        # A wider gap, as the paper has it: a moved pattern is never the one that was rehearsed.
         gap = {} if cell.varied == "gap" else {"gap": 1}
         attack = {"name": cell.attack, **gap, cell.varied: cell.value}
     fields: dict[str, Any] = {
@@ -175,6 +186,7 @@ def _about(cell: Cell, seed: int, part: Played, scale: str) -> Row:
         value=cell.value,
         rounds=part.played.rounds,
         scale=scale,
+        key=part.key.removeprefix("runs/"),
     )
 
 
@@ -196,6 +208,21 @@ def _measured(about: Row, part: Played, store: Store) -> Row:
     )
 
 
-def _is_of(row: Row, part: Played, store: Store) -> bool:
-    """Whether a row tells of this very scenario, as far as that can be known without a defence."""
-    return part.defence is not None or row.run == part.folder(store).path.name
+def _published(file: Path, wanted: Set[str]) -> dict[str, Row]:
+    """Read the rows of a table that is to be added to, by the key of their run.
+
+    Raises
+    ------
+    InputError
+        It has rows that would get lost, or is no such table.
+    """
+    rows = {f"runs/{row.key}": row for row in read_rows(file)}
+    lost = [row for key, row in rows.items() if key not in wanted]
+    if lost:
+        one = lost[0]
+        raise InputError(
+            f"{file} has {len(lost)} runs that are not asked for, such as {one.rule} with "
+            f"{one.attackers} attackers ({one.attack}), seed {one.seed}, scale {one.scale}: they "
+            "would get lost. Ask for them too (--only, --seeds), or move that table away"
+        )
+    return rows

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
+from fedimmune.errors import InputError
 from fedimmune.experiments.parts import Part
 from fedimmune.experiments.store import Store
 from fedimmune.tasks import data_folder, load_data
 
-__all__ = ["check_data"]
+__all__ = ["check_data", "check_writable"]
 
 
 def check_data(parts: Iterable[Part], store: Store) -> None:
@@ -30,3 +33,19 @@ def check_data(parts: Iterable[Part], store: Store) -> None:
     tasks = {each.task.model_dump_json(): each for each in played}
     for _, one in sorted(tasks.items()):
         load_data(one.make_task(), data_folder(store.data))
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder where there is none, and see that files can be written there.
+
+    Raises
+    ------
+    InputError
+        They cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fedimmune.adaptive.outcomes import Outcome
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.adaptive.sweeping import Bench, Course
@@ -43,9 +45,12 @@ class _InAFile(Part):
         try:
             return json.loads(self.file(store).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{self.file(store)} cannot be read ({error}): remove it, and it is made again"
-            ) from error
+            raise self._damaged(store, error) from error
+
+    def _damaged(self, store: Store, why: object) -> InputError:
+        return InputError(
+            f"{self.file(store)} cannot be read ({why}): remove it, and it is made again"
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,10 @@ class Searched(_InAFile):
 
     def outcome(self, store: Store) -> Outcome:
         """Read how it came out."""
-        return Outcome.model_validate(self._read(store))
+        try:
+            return Outcome.model_validate(self._read(store))
+        except ValidationError as error:
+            raise self._damaged(store, error.errors()[0]["msg"]) from error
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.adaptive.training import write_curve
-from fedimmune.errors import InputError
+from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.experiments.contenders import Contender, contender
 from fedimmune.experiments.scales import Rehearsing, Setting, setting_of
 from fedimmune.experiments.store import Store
@@ -82,16 +84,22 @@ class Part(ABC):
         """How much of it is there, from 0 to 1, while it is being made."""
         return 0.0
 
+    def joined(self, other: Part) -> Part:
+        """Give what serves those who asked for this as well as for another one of its key."""
+        return self
+
 
 def closure(parts: Iterable[Part]) -> list[Part]:
     """Give parts and all that they need, each once, what is needed before who needs it."""
     found: dict[str, Part] = {}
 
     def add(part: Part) -> None:
-        if part.key not in found:
-            for each in part.needs:
-                add(each)
-            found[part.key] = part
+        if part.key in found:
+            found[part.key] = found[part.key].joined(part)
+            return
+        for each in part.needs:
+            add(each)
+        found[part.key] = part
 
     for part in parts:
         add(part)
@@ -249,7 +257,8 @@ class Trained(Part):
     def make(self, store: Store) -> None:
         learned = self.contender.learned
         assert learned is not None
-        recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
+        with _made_again_if_removed():
+            recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
         defence, curve = make_defence(
             recordings,
             form=learned.form,
@@ -262,7 +271,7 @@ class Trained(Part):
         defence.save(self.file(store))
 
 
-@lru_cache
+@cache
 def trained(
     task: str, scale: str, key: str, attacks: tuple[str, ...], device: str = "cpu"
 ) -> Trained:
@@ -329,13 +338,18 @@ class Played(Part):
     @cached_property
     def key(self) -> str:
         by = self.contender.rule if self.defence is None else self.defence.key
-        # Of the whole scenario: fields that say the same in other words make the same run.
-        what = json.dumps([self.played.model_dump(), by, self.keep], sort_keys=True)
+        # By the whole scenario: fields that say the same in other words make the same run. What is
+        # kept with it makes no other run: it has one folder.
+        what = f"{self.played.digest} {by}"
         return f"runs/{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+
+    def joined(self, other: Part) -> Part:
+        assert isinstance(other, Played)
+        return replace(self, keep=tuple(dict.fromkeys((*self.keep, *other.keep))))
 
     @cached_property
     def title(self) -> str:
-        name = self.played.title.replace("-mean-", f"-{self.contender.key}-", 1)
+        name = self._called(self.contender.key)
         attack = self.played.attack
         usual = Scenario(**{**self.fields, "attack": attack.name}).attack.parameters
         said = [f"{n} {value}" for n, value in attack.parameters.items() if value != usual.get(n)]
@@ -345,9 +359,12 @@ class Played(Part):
             said.append(f"keeping {', '.join(self.keep)}")
         return f"{name} ({'; '.join(said)})" if said else name
 
-    @cached_property
+    def _called(self, rule: str) -> str:
+        return self.played.title.replace("-mean-", f"-{rule}-", 1)
+
+    @property
     def played(self) -> Scenario:
-        return Scenario(**self.fields)
+        return _scenario(json.dumps(self.fields, sort_keys=True))
 
     @property
     def needs(self) -> tuple[Part, ...]:
@@ -356,25 +373,33 @@ class Played(Part):
     def scenario(self, store: Store) -> Scenario:
         """Give what is played; a learned rule's defence has to be there."""
         rule: Any = self.contender.rule
+        written = 0
         if self.defence is not None:
-            rule = {"name": rule, "defence": str(self.defence.file(store))}
-        return Scenario(**self.fields, rule=rule)
+            file = self.defence.file(store)
+            rule = {"name": rule, "defence": str(file)}
+            written = file.stat().st_mtime_ns if file.is_file() else 0
+        return _scenario(json.dumps({**self.fields, "rule": rule}, sort_keys=True), written)
 
     def folder(self, store: Store) -> RunFolder:
         """Give the run's folder."""
         return run_folder(self.scenario(store), store.runs)
 
     def is_made(self, store: Store) -> bool:
-        if not store.runs.is_dir() or (
-            self.defence is not None and not self.defence.is_made(store)
-        ):
+        if self.defence is not None and not self.defence.is_made(store):
             return False
-        folder = self.folder(store)
-        return folder.is_finished and not self._lacks(folder)
+        # To say which folder it is takes reading the defence; to see that there is none does not.
+        if not any(store.runs.glob(f"{escape(self._called(self.contender.rule))}-*")):
+            return False
+        try:
+            folder = self.folder(store)
+            return folder.is_finished and not self._must_begin_anew(folder)
+        except FedimmuneError:  # the defence is damaged, which `make` says
+            return False
 
     def make(self, store: Store) -> None:
-        folder = self.folder(store)
-        anew = folder.is_finished and self._lacks(folder)
+        with _made_again_if_removed():
+            folder = self.folder(store)
+        anew = self._must_begin_anew(folder)
         records = simulate(
             self.scenario(store),
             data=store.data,
@@ -387,21 +412,47 @@ class Played(Part):
             pass
 
     def progress(self, store: Store) -> float:
-        if self.defence is not None and not self.defence.is_made(store):
+        try:
+            return len(self.folder(store).records()) / self.played.rounds
+        except FedimmuneError:  # it is for its process to say what is wrong
             return 0.0
-        scenario = self.scenario(store)
-        return len(run_folder(scenario, store.runs).records()) / scenario.rounds
 
     def records(self, store: Store) -> list[RoundRecord]:
         """Read the finished run's records."""
-        records = self.folder(store).records()
-        if not records:
-            raise InputError(f"{self.folder(store).path} has no records")
-        return records
+        return self.folder(store).records()
 
-    def _lacks(self, folder: RunFolder) -> bool:
-        played = len(folder.records()) if self.keep else 0
+    def _must_begin_anew(self, folder: RunFolder) -> bool:
+        """Whether records are missing or damaged, or rounds did not keep what is to be kept."""
+        try:
+            played = len(folder.records())
+        except InputError:
+            return True
+        if folder.is_finished and played != self.played.rounds:
+            return True
         return any(folder.traces.lacking(layer, played) for layer in self.keep)
+
+
+@cache
+def _scenario(fields: str, _written: int = 0) -> Scenario:
+    """Check fields, once: runs of many rules have the same, and a list has thousands of runs.
+
+    Parameters
+    ----------
+    fields
+        As JSON.
+    _written
+        When the defence was, which may be made again.
+    """
+    return Scenario(**json.loads(fields))
+
+
+@contextmanager
+def _made_again_if_removed() -> Iterator[None]:
+    """Say of a file that is damaged what to do about it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}. Remove it, and it is made again") from error
 
 
 def run_seconds(setting: Setting, *, rounds: int) -> float:

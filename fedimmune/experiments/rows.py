@@ -41,6 +41,8 @@ class Row:
         Name of the run's folder.
     scale
         At which the run was played.
+    key
+        Stands for all of what was played, the defence's training included.
     """
 
     task: str
@@ -60,11 +62,7 @@ class Row:
     honest_accused: float | None = None
     run: str = ""
     scale: str = ""
-
-    @property
-    def about(self) -> tuple[object, ...]:
-        """What was played: all that tells runs of an artefact apart, and nothing measured."""
-        return tuple(getattr(self, name) for name in FIELDS if name not in MEASURED)
+    key: str = ""
 
 
 FIELDS = tuple(each.name for each in dataclasses.fields(Row))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fedimmune.adaptive.defence import Defence
@@ -91,7 +92,7 @@ class Partition(Artefact):
         sizes = {clients: sorted(map(sum, counts)) for clients, counts in dealt.items()}
         found = _tabled(
             ["clients", "smallest", "median", "largest"],
-            [[n, each[0], each[len(each) // 2], each[-1]] for n, each in sizes.items()],
+            [[n, each[0], f"{median(each):g}", each[-1]] for n, each in sizes.items()],
             lambda stem: draw_partition(list(dealt.values()), stem) if dealt else [],
             shown=len(made),
             wanted=len(self.parts(ask)),

@@ -19,7 +19,7 @@ from fedimmune.experiments.shown.escaping import markdown
 from fedimmune.experiments.store import Store
 from fedimmune.files import write_bytes_atomically, write_text_atomically
 
-__all__ = ["PUBLISHED", "caption", "command", "publish", "write"]
+__all__ = ["PUBLISHED", "caption", "command", "publish", "published_table", "write"]
 
 PUBLISHED = (".csv", ".md", ".png")
 """Endings of the files that a site shows."""
@@ -50,13 +50,14 @@ def publish(artefact: Artefact, ask: Ask, store: Store, folder: Path) -> list[Pa
 
     Runs that the table published there already tells of, and that are not in the store, stay in
     it: so what several machines, or several days, have measured comes together in one table.
+    Nothing is taken out of it.
 
     Parameters
     ----------
     artefact
         Which.
     ask
-        What of it; what is published and not asked for is left out.
+        What of it; all that is published has to be asked for.
     store
         Where its parts are.
     folder
@@ -66,8 +67,19 @@ def publish(artefact: Artefact, ask: Ask, store: Store, folder: Path) -> list[Pa
     -------
     list of Path
         ID.md, ID.csv and ID.png.
+
+    Raises
+    ------
+    InputError
+        Something that is published would get lost, or nothing can be written there.
     """
-    results = artefact.results(ask, store, folder / f"{artefact.id}.csv")
+    earlier = published_table(artefact, folder)
+    results = artefact.results(ask, store, earlier)
+    if artefact.offers(ask) is None and results.shown < results.wanted and earlier.exists():
+        raise InputError(
+            f"{earlier} would get lost: only {results.shown} of {results.wanted} parts of "
+            f"{artefact.id} are there. Make the others first, or move that table away"
+        )
     # Made beside, for a site shows only some of it; and nothing is replaced before all is made.
     with tempfile.TemporaryDirectory() as beside:
         made = _write(artefact, ask, results, Path(beside))
@@ -76,6 +88,11 @@ def publish(artefact: Artefact, ask: Ask, store: Store, folder: Path) -> list[Pa
         for file in shown:
             write_bytes_atomically(file.read_bytes(), folder / file.name)
     return [folder / file.name for file in shown]
+
+
+def published_table(artefact: Artefact, folder: Path) -> Path:
+    """Say where the rows of what is published are."""
+    return folder / f"{artefact.id}.csv"
 
 
 def _write(artefact: Artefact, ask: Ask, results: Results, folder: Path) -> list[Path]:

@@ -241,16 +241,26 @@ def test_what_several_folders_measured_is_published_as_one_table(
     assert publish("nothing", "in turn", "--as-is") == whole
 
     table = tmp_path / "in turn" / "mnist-backdoor.csv"
-    row, *rest = table.read_text().splitlines()[1:]
-    for other in (row.replace(",smoke", ",cpu"), row.replace("-seed1-", "-seed1-0"), ""):
-        table.write_text("\n".join([*table.read_text().splitlines()[:1], other, *rest]) + "\n")
-        publish("nothing", "in turn", "--as-is")
-        assert table.read_text().splitlines()[1:] == rest  # that was another run
+    text = table.read_text()
+    head, row, *rest = text.splitlines()
+
+    def refusal(*more: str | Path) -> str:
+        before = table.read_text()
+        capsys.readouterr()
+        words = ("--as-is", "--folder", tmp_path / "1", "--publish", table.parent)
+        said: str = refused("reproduce", *asked, *words, *more)
+        assert table.read_text() == before
+        return said
+
+    # All but the key is what it was: that was another run.
+    for other in (row[:-1] + ("0" if row[-1] != "0" else "1"), row[:-16]):
+        table.write_text("\n".join([head, other, *rest]) + "\n")
+        assert "1 runs that are not asked for" in refusal(*which)
     table.write_text("rule\nmean\n")
-    capsys.readouterr()
-    words = ("--as-is", "--folder", tmp_path / "1", "--publish", table.parent)
-    assert "move it away" in refused("reproduce", *asked, *which, *words)
-    assert table.read_text() == "rule\nmean\n"
+    assert "move it away" in refusal(*which)
+    table.write_text(text)
+    assert "2 runs that are not asked for, such as oracle" in refusal("--only", "rule=mean")
+    assert "seed 2" in refusal(*which, "--seeds", "1")
 
 
 @pytest.mark.parametrize(
@@ -263,11 +273,89 @@ def test_what_several_folders_measured_is_published_as_one_table(
         (["sweep", "--only", "attackers=4", "--scale", "smoke"], "without --only"),
         (["mnist-attackers", "--only", "attack=none,attackers=4"], "no run of mnist-attackers"),
         (["mnist-backdoor", "--device", "abacus", "--scale", "smoke"], "abacus"),
+        (["mnist-backdoor", "--only", ""], "FIELD=VALUE"),
+        (["--only", "rule=best"], "there is mean, "),
+        (["mnist-backdoor", "mnist-attackers", "--only", "attack=none"], "of mnist-backdoor"),
     ],
 )
 def test_refused(words: list[str], said: str, refused: Any, tmp_path: Path) -> None:
     assert said in refused("reproduce", *words, "--folder", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("option", ["--folder", "--publish"])
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    option: str, refused: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    words = ("mnist-backdoor", "--scale", "smoke", "--folder", tmp_path / "new")
+    assert "cannot write to" in refused("reproduce", *words, option, tmp_path / "file")
+    assert [file.name for file in tmp_path.rglob("*")] == ["file"]
+
+
+def test_what_is_damaged_is_made_again_or_named(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("mnist-backdoor", "--scale", "smoke", "--seeds", "2", "--folder", shared, "--json")
+    table = shared / "results" / "smoke" / "mnist-backdoor.csv"
+    assert call(monkeypatch, *words) == 0
+    whole = table.read_text()
+    runs = sorted((shared / "runs").glob("digits-oracle-backdoor-4of10-seed*"))
+    for run, damage in zip(runs, (b"", b"\0\n"), strict=True):
+        records = run / "rounds.jsonl"
+        records.write_bytes(records.read_bytes().splitlines(keepends=True)[0] + damage)
+    capsys.readouterr()
+    assert call(monkeypatch, *words, "--dry-run") == 0
+    missing = json.loads(capsys.readouterr().out)
+    assert [name[:29] for name in missing["missing"]] == ["digits-oracle-backdoor-4of10-"] * 2
+    assert missing["there"] > 2 > missing["seconds"] >= 0
+    assert call(monkeypatch, *words) == 0
+    assert json.loads(capsys.readouterr().out)["made"] == 2
+    assert table.read_text() == whole
+
+    (defence,) = (shared / "defences").glob("digits-adaptive-backdoor+omniscient-*.defence")
+    kept = defence.read_bytes()
+    defence.write_bytes(kept[:100])
+    try:
+        assert call(monkeypatch, "--folder", shared, "--json") == 0, "the list shows what is there"
+        capsys.readouterr()
+        assert call(monkeypatch, *words) == 1
+    finally:
+        defence.write_bytes(kept)
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["failed"]) == 2
+    assert all("Remove it, and it is made again" in why for why in found["failed"].values())
+
+
+def test_a_folder_that_was_moved_has_the_same_runs(
+    shared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(shared, moved)
+    words = ("mnist-backdoor", "--scale", "smoke", "--seeds", "2", "--folder", moved, "--json")
+    assert call(monkeypatch, *words) == 0
+    assert "made" not in json.loads(capsys.readouterr().out)
+
+
+def test_what_a_run_is_to_keep_makes_it_no_other_run(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table and the traits want the same two runs, one of them with a layer's updates."""
+    words = ("--scale", "smoke", "--folder", shared, "--json")
+    assert call(monkeypatch, "mnist-backdoor", "traits", *words, "--dry-run") == 0
+    missing = json.loads(capsys.readouterr().out)["missing"]
+    assert len(missing) == 2
+    assert all("keeping fc2.weight" in name for name in missing)
+    before = len(made(shared))
+    for done in (2, None):
+        assert call(monkeypatch, "mnist-backdoor", "traits", *words) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found.get("made") == done
+        assert all(each["made"] == each["of"] for each in found["artefacts"])
+    assert len(made(shared)) == before
 
 
 @pytest.mark.reproduce
