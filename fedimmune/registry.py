@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from fedimmune.errors import ParameterError
@@ -53,10 +56,15 @@ class Registry(Generic[T]):
         What its members are called in messages, such as "rule".
     members
         The classes that are there from the start.
+    base
+        What all of them are subclasses of. Where it is given, users' own classes can be named too,
+        as ``package.module:Name``.
     """
 
-    def __init__(self, noun: str, members: Iterable[type[T]] = ()) -> None:
-        self._noun = noun
+    def __init__(
+        self, noun: str, members: Iterable[type[T]] = (), *, base: type | None = None
+    ) -> None:
+        self._noun, self._base = noun, base
         self._members: dict[str, type[T]] = {}
         for member in members:
             self.register(member)
@@ -77,23 +85,58 @@ class Registry(Generic[T]):
         return tuple(self._members)
 
     def find(self, name: str) -> type[T]:
-        """Find a class by its name.
+        """Find a class by its name, or by ``package.module:Name`` where it is a user's own.
 
         Raises
         ------
         ParameterError
-            There is none of that name; the message lists those that there are.
+            There is none of that name; the message lists those that there are. Or what is named
+            cannot be imported, or is not what it has to be.
         """
+        if self._base is not None and isinstance(name, str) and ":" in name:
+            return self._imported(name, self._base)
         try:
             return self._members[name]
         except (KeyError, TypeError):
             there_are = ", ".join(self._members)
-            message = f"there is no {self._noun} {name!r}; there are {there_are}"
+            own = " and, of your own, module:Class" if self._base is not None else ""
+            message = f"there is no {self._noun} {name!r}; there are {there_are}{own}"
             raise ParameterError(message) from None
 
     def create(self, name: str, **parameters: Any) -> T:
         """Make a member by its name; a parameter that it has not is refused."""
         return make(self.find(name), parameters)
+
+    def _imported(self, name: str, base: type) -> type[T]:
+        module_name, _, attribute = name.partition(":")
+        said = f"{self._noun} {name!r}"
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.append(here)  # as `python -m` does, so that a script beside the user is found
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ParameterError(f"{said}: cannot import {module_name!r}: {error}") from error
+        except Exception as error:
+            raise ParameterError(
+                f"{said}: importing {module_name!r} failed: {type(error).__name__}: {error}"
+            ) from error
+        found = getattr(module, attribute, None)
+        if found is None:
+            raise ParameterError(f"{said}: {module_name!r} has no {attribute!r}")
+        if not (inspect.isclass(found) and issubclass(found, base)):
+            public = f"fedimmune.{self._noun}s.{base.__name__}"
+            raise ParameterError(f"{said} is no subclass of {public}")
+        member = cast("type[T]", found)
+        if inspect.isabstract(member):
+            missing = ", ".join(sorted(getattr(member, "__abstractmethods__", ())))
+            raise ParameterError(f"{said} is abstract: it lacks {missing}")
+        if not isinstance(getattr(member, "name", None), str):
+            raise ParameterError(f"{said} needs a `name`")
+        for parameter, default in member.parameters().items():
+            if default is inspect.Parameter.empty:
+                raise ParameterError(f"{said}: its parameter {parameter!r} needs a default")
+        return member
 
 
 def make(member: type[T], parameters: Mapping[str, Any]) -> T:

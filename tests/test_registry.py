@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedimmune import checks
+from fedimmune import Scenario, checks, rules, simulate
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Named, Registry, make
 
@@ -93,6 +96,81 @@ def test_usable_as_a_decorator_and_one_registry_is_not_another(animals: Registry
 def test_abstract_classes_are_refused(animals: Registry[Animal]) -> None:
     with pytest.raises(ParameterError, match="abstract"):
         animals.register(Animal)  # type: ignore[type-abstract]
+
+
+# -------------------------------------------------------------------- users' own
+
+
+OWN = """
+from fedimmune import attacks, rules
+from fedimmune.rules.median import Median
+
+class Mine(Median):
+    name = "mine"
+
+class Theirs(attacks.Attack):
+    name = "theirs"
+    summary = acts_on = paper = "-"
+    def __init__(self, *, scale: float = 2.0) -> None:
+        self.scale = scale
+    def corrupt(self, update) -> None:
+        for tensor in update.values():
+            tensor.mul_(-self.scale)
+
+class Greedy(Median):
+    name = "greedy"
+    def __init__(self, *, much):
+        self.much = much
+
+class Unfinished(rules.WeightRule):
+    name = "unfinished"
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's, beside where the user is."""
+    (tmp_path / "of_my_own.py").write_text(OWN)
+    (tmp_path / "broken_by_me.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "of_my_own", raising=False)
+    return "of_my_own"
+
+
+def test_a_rule_and_an_attack_of_ones_own_are_played_like_any_other(own: str) -> None:
+    """In worker processes too; the rule is the median under another name, so has its figures."""
+    attack = {"name": f"{own}:Theirs", "scale": 3}
+    rule = f"{own}:Mine"
+    fields: dict[str, Any] = {"attack": attack, "attackers": 4, "rounds": 1, "task": "digits"}
+    mine = Scenario(rule=rule, **fields)
+    assert mine.title == "digits-Mine-Theirs-4of10-seed1"
+    assert Scenario(**tomllib.loads(mine.to_toml())) == mine
+    figures = [
+        [record.accuracy for record in simulate(scenario, workers=2)]
+        for scenario in (mine, Scenario(rule="median", **fields))
+    ]
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere_at_all:Mine", "cannot import 'nowhere_at_all'"),
+        ("broken_by_me:Mine", "ZeroDivisionError"),
+        ("of_my_own:Yours", "has no 'Yours'"),
+        ("of_my_own:Theirs", "no subclass of fedimmune.rules.Rule"),
+        ("of_my_own:Greedy", "'much' needs a default"),
+        ("of_my_own:Unfinished", "abstract: it lacks weigh"),
+        ("minee", "of your own, module:Class"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_what_is_no_rule_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        rules.find(name)
+    assert words in str(error.value)
+    assert name in str(error.value)
 
 
 # -------------------------------------------------------------------- checks

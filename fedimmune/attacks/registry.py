@@ -11,7 +11,9 @@ from fedimmune.registry import Registry
 
 __all__ = ["create", "find", "names", "register"]
 
-_ATTACKS: Registry[Attack] = Registry("attack", (NoAttack, Omniscient, LabelFlip, Backdoor))
+_ATTACKS: Registry[Attack] = Registry(
+    "attack", (NoAttack, Omniscient, LabelFlip, Backdoor), base=Attack
+)
 
 register = _ATTACKS.register
 names = _ATTACKS.names

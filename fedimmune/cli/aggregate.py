@@ -32,7 +32,9 @@ def aggregate(
     files: Annotated[list[Path], typer.Argument(hidden=True)],
     rule: Annotated[
         str,
-        typer.Option(help="The rule; `fedimmune rules` lists them.", autocompletion=one_of(RULES)),
+        typer.Option(
+            help="The rule: `fedimmune rules`, or module:Class.", autocompletion=one_of(RULES)
+        ),
     ] = "median",
     global_model: Annotated[
         Path | None,

@@ -41,7 +41,7 @@ def simulate(
     rule: Annotated[
         str | None,
         typer.Option(
-            help="How the server aggregates: `fedimmune rules`. [default: mean]",
+            help="How the server aggregates: `fedimmune rules`, or module:Class. [default: mean]",
             autocompletion=one_of(RULES),
         ),
     ] = None,
@@ -52,7 +52,7 @@ def simulate(
     attack: Annotated[
         str | None,
         typer.Option(
-            help="What attackers do: `fedimmune attacks`. [default: none]",
+            help="What attackers do: `fedimmune attacks`, or module:Class. [default: none]",
             autocompletion=one_of(ATTACKS),
         ),
     ] = None,

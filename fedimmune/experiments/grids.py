@@ -174,7 +174,7 @@ def _part(cell: Cell, seed: int, ask: Ask) -> Played:
 def _about(cell: Cell, seed: int, part: Played, scale: str) -> Row:
     """Say what a run is, before it is played."""
     return Row(
-        task=part.played.task.name.rpartition(":")[2],
+        task=part.played.task.label,
         attack=cell.attack,
         attackers=cell.attackers,
         rule=cell.rule,

@@ -130,7 +130,7 @@ class Rehearsed(Part):
 
     @property
     def title(self) -> str:
-        task, name = self.played.task.name, self.rehearsal.file_name.rpartition("-")[0]
+        task, name = self.played.task.label, self.rehearsal.file_name.rpartition("-")[0]
         epochs = self.played.local_epochs
         return f"rehearsal {task} {name}" + (f", {epochs} local epochs" if epochs > 1 else "")
 

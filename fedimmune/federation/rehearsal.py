@@ -51,7 +51,7 @@ class Rehearsal:
         """What its recording is called; it holds a digest of the whole scenario."""
         s = self.scenario
         return (
-            f"{s.attack.name}-{s.attackers}of{s.clients}-{s.rule.name}-run{self.run}-"
+            f"{s.attack.label}-{s.attackers}of{s.clients}-{s.rule.label}-run{self.run}-"
             f"{s.digest}{SUFFIX}"
         )
 

@@ -52,6 +52,11 @@ class Choice(BaseModel):
     name: str
 
     @property
+    def label(self) -> str:
+        """The name, without the module that a user's own is in."""
+        return self.name.rpartition(":")[2]
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """What it is made with, besides its name."""
         return dict(self.model_extra or {})
@@ -269,9 +274,9 @@ class Scenario(BaseModel):
     @property
     def title(self) -> str:
         """A name for people; `digest` tells scenarios apart, this may not."""
-        who = f"{self.attack.name}-{self.attackers}of{self.clients}"
-        task = self.task.name.rpartition(":")[2]
-        return f"{task}-{self.rule.name}-{who if self.attackers else 'none'}-seed{self.seed}"
+        who = f"{self.attack.label}-{self.attackers}of{self.clients}"
+        happens = who if self.attackers else "none"
+        return f"{self.task.label}-{self.rule.label}-{happens}-seed{self.seed}"
 
     def to_toml(self) -> str:
         """Write it as TOML; `from_toml` reads it back."""

@@ -32,6 +32,7 @@ _RULES: Registry[Rule] = Registry(
         Adaptive,
         Oracle,
     ),
+    base=Rule,
 )
 
 register = _RULES.register
@@ -45,7 +46,7 @@ def create(name: str, **parameters: Any) -> Rule:
     Parameters
     ----------
     name
-        One of `names`.
+        One of `names`, or ``package.module:Name`` for a class of the user's own.
     **parameters
         The rule's own; see its class, or ``fedimmune rules``.
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
-import sys
 from typing import Any
 
 from fedimmune.errors import ParameterError
@@ -22,7 +18,7 @@ from fedimmune.tasks.tiny_imagenet import TinyImagenet
 __all__ = ["create", "find", "names", "register"]
 
 _TASKS: Registry[Task] = Registry(
-    "task", (Digits, Mnist, FashionMnist, Cifar10, Cifar100, TinyImagenet, Imdb)
+    "task", (Digits, Mnist, FashionMnist, Cifar10, Cifar100, TinyImagenet, Imdb), base=Task
 )
 
 register = _TASKS.register
@@ -31,7 +27,10 @@ names = _TASKS.names
 
 def find(name: str) -> type[Task]:
     """Find a task's class by its name, or by ``package.module:Name`` where it is a user's own."""
-    return _imported(name) if isinstance(name, str) and ":" in name else _TASKS.find(name)
+    found = _TASKS.find(name)
+    if not isinstance(getattr(found, "recipe", None), Recipe):
+        raise ParameterError(f"task {name!r} needs a `recipe`, a fedimmune.Recipe")
+    return found
 
 
 def create(name: str, **parameters: Any) -> Task:
@@ -45,34 +44,3 @@ def create(name: str, **parameters: Any) -> Task:
         The task's own; see its class, or ``fedimmune tasks``.
     """
     return make(find(name), parameters)
-
-
-def _imported(name: str) -> type[Task]:
-    module_name, _, attribute = name.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # as `python -m` does, so that a script beside the user is found
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ParameterError(f"task {name!r}: cannot import {module_name!r}: {error}") from error
-    except Exception as error:
-        raise ParameterError(
-            f"task {name!r}: importing {module_name!r} failed: {type(error).__name__}: {error}"
-        ) from error
-    found = getattr(module, attribute, None)
-    if found is None:
-        raise ParameterError(f"task {name!r}: {module_name!r} has no {attribute!r}")
-    if not (inspect.isclass(found) and issubclass(found, Task)):
-        raise ParameterError(f"task {name!r} is no subclass of fedimmune.tasks.Task")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ParameterError(f"task {name!r} is abstract: it lacks {missing}")
-    if not isinstance(getattr(found, "recipe", None), Recipe):
-        raise ParameterError(f"task {name!r} needs a `recipe`, a fedimmune.Recipe")
-    if not isinstance(getattr(found, "name", None), str):
-        raise ParameterError(f"task {name!r} needs a `name`")
-    for parameter, default in found.parameters().items():
-        if default is inspect.Parameter.empty:
-            raise ParameterError(f"task {name!r}: its parameter {parameter!r} needs a default")
-    return found
