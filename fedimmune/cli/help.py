@@ -28,9 +28,9 @@ Examples:
 Exit codes:
   0    done
   1    the input, the data or the disk is not right: one line says what
-  2    wrong usage: an unknown command or option, or a value out of range
+  2    wrong usage: an unknown command or option, or a number out of range
   130  stopped by Ctrl-C: one line says what is kept and how to go on
-  143  stopped by SIGTERM: the same
+  129, 143  stopped by SIGHUP, SIGTERM: the same
 
 Results go to standard output, progress and remarks to standard error.
 NO_COLOR=1 turns colours off. FEDIMMUNE_DATA names the folder of data sets.

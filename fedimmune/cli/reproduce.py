@@ -48,7 +48,7 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="`paper`: to the letter. `cpu`: reduced to what a few cores can do. `smoke`: in "
+            help="`paper`: as in the paper. `cpu`: reduced to what a few cores can do. `smoke`: in "
             "minutes, on bundled digits; figures mean nothing.",
             autocompletion=one_of(SCALES),
         ),
