@@ -30,7 +30,7 @@ Exit codes:
   1    the input, the data or the disk is not right: one line says what
   2    wrong usage: an unknown command or option, or a number out of range
   130  stopped by Ctrl-C: one line says what is kept and how to go on
-  129, 143  stopped by SIGHUP, SIGTERM: the same
+  143  stopped by SIGTERM: the same; 129 by SIGHUP
 
 Results go to standard output, progress and remarks to standard error.
 NO_COLOR=1 turns colours off. FEDIMMUNE_DATA names the folder of data sets.
