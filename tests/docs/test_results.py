@@ -46,6 +46,20 @@ def test_rules_side_by_side(heading: str, artefact: str) -> None:
         assert omniscient == mean_of(own, "accuracy", attack="omniscient")
 
 
+def test_patterns_side_by_side() -> None:
+    section = PAGE.partition("\n### Patterns that were not rehearsed\n")[2].partition("\n#")[0]
+    lines = re.findall(r"^\| (\S+), `(\w+)` = (\d+) \| (.+) \|$", section, re.M)
+    rows = rows_of("transfer-patterns")
+    assert 4 * len(lines) == len(rows)
+    for task, varied, value, cells in lines:
+        own = [row for row in rows if (row["varied"], row["value"]) == (varied, value)]
+        for rule, cell in zip(
+            ("mean", "adaptive-paper", "adaptive", "oracle"), cells.split(" | "), strict=True
+        ):
+            name = task.lower().replace("-", "")
+            assert cell.strip("*") == mean_of(own, "asr", task=name, rule=rule)
+
+
 def test_every_page_of_results_is_told_of() -> None:
     for page in (DOCS / "results").glob("*.md"):
         assert f"(results/{page.name})" in PAGE
