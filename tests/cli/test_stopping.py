@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,15 @@ def test_a_simulation_goes_on_after_its_last_round(tmp_path: Path) -> None:
     assert half_written(tmp_path) == []
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Let programs hear SIGHUP, which `nohup` has all that it starts ignore."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_rehearsals_that_are_recorded_are_kept(tmp_path: Path) -> None:
     process = start(tmp_path, *RECORD, "--workers", "2", "-o", "recordings")
     folder = tmp_path / "recordings"
