@@ -177,7 +177,7 @@ _CPU = {
         reduced="rehearsals of the paper's form follow one trajectory instead of four",
     ),
     "cifar10": _narrow("cifar10", 20_000, 6.5e-4),
-    "cifar100": _narrow("cifar100", 20_000, 6.5e-4),
+    "cifar100": _narrow("cifar100", 10_000, 6.5e-4),
     "tiny-imagenet": _narrow("tiny-imagenet", 8_000, 2e-3),
     "imdb": replace(
         _PAPER["imdb"],
