@@ -26,7 +26,7 @@ from benchmarks.report import progress
 from fedimmune import simulate
 from fedimmune.experiments.contenders import contender
 from fedimmune.experiments.doing import Work, carry_out
-from fedimmune.experiments.parts import Played
+from fedimmune.experiments.played_parts import Played
 from fedimmune.experiments.store import Store
 from fedimmune.federation.pool import usable_cores
 from fedimmune.files import write_text_atomically

@@ -13,7 +13,9 @@ from fedimmune.errors import InputError
 from fedimmune.experiments.artefact import Artefact, Results
 from fedimmune.experiments.asking import Ask
 from fedimmune.experiments.contenders import contender
-from fedimmune.experiments.parts import Part, Played, run_seconds, trained
+from fedimmune.experiments.learned_parts import trained
+from fedimmune.experiments.parts import Part
+from fedimmune.experiments.played_parts import Played, run_seconds
 from fedimmune.experiments.rows import Row
 from fedimmune.experiments.scales import setting_of
 from fedimmune.experiments.shown.figures import draw

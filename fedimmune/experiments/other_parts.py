@@ -16,7 +16,8 @@ from fedimmune.adaptive.outcomes import Outcome
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.adaptive.sweeping import Bench, Course
 from fedimmune.errors import InputError
-from fedimmune.experiments.parts import Part, Rehearsed
+from fedimmune.experiments.learned_parts import Rehearsed
+from fedimmune.experiments.parts import Part
 from fedimmune.experiments.store import Store
 from fedimmune.federation import Scenario
 from fedimmune.federation.seeds import generator

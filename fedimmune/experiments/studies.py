@@ -19,8 +19,10 @@ from fedimmune.errors import InputError
 from fedimmune.experiments.artefact import Artefact, Results
 from fedimmune.experiments.asking import Ask
 from fedimmune.experiments.contenders import contender
+from fedimmune.experiments.learned_parts import Trained, trained
 from fedimmune.experiments.other_parts import Dealt, Demonstrated, Searched
-from fedimmune.experiments.parts import Part, Played, Trained, run_seconds, trained
+from fedimmune.experiments.parts import Part
+from fedimmune.experiments.played_parts import Played, run_seconds
 from fedimmune.experiments.scales import setting_of
 from fedimmune.experiments.shown.escaping import latex, markdown
 from fedimmune.experiments.shown.figures import (

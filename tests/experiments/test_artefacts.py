@@ -9,7 +9,9 @@ from fedimmune.experiments.artefacts import ARTEFACTS, artefact
 from fedimmune.experiments.asking import Ask, read_only
 from fedimmune.experiments.contenders import RULES, contender
 from fedimmune.experiments.grids import Grid
-from fedimmune.experiments.parts import Played, Rehearsed, Trained, closure
+from fedimmune.experiments.learned_parts import Rehearsed, Trained
+from fedimmune.experiments.parts import closure
+from fedimmune.experiments.played_parts import Played
 from fedimmune.experiments.scales import SCALES, setting_of
 from fedimmune.federation import Scenario
 from fedimmune.tasks import find
