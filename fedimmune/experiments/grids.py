@@ -16,7 +16,7 @@ from fedimmune.experiments.contenders import contender
 from fedimmune.experiments.learned_parts import trained
 from fedimmune.experiments.parts import Part
 from fedimmune.experiments.played_parts import Played, run_seconds
-from fedimmune.experiments.rows import Row
+from fedimmune.experiments.rows import MEASURED, Row
 from fedimmune.experiments.scales import setting_of
 from fedimmune.experiments.shown.figures import draw
 from fedimmune.experiments.shown.layouts import LAYOUTS
@@ -101,15 +101,16 @@ class Grid(Artefact):
                 rows.append(_measured(about, part, store))
                 played.append(part)
             elif part.key in before:
-                rows.append(replace(before[part.key], varied=cell.varied, value=cell.value))
-        layout, known = LAYOUTS[self.id], published(self.id)
+                known = before[part.key]
+                rows.append(replace(about, **{name: getattr(known, name) for name in MEASURED}))
+        layout, printed = LAYOUTS[self.id], published(self.id)
         reduced = self.reduced(ask.scale)
         note = f"Not as in the paper: {reduced}." if reduced else ""
         return Results(
             csv=csv_of(rows),
-            markdown=markdown_of(layout, rows, known),
-            latex=latex_of(layout, rows, known, note=note),
-            draw=lambda stem: draw(layout, rows, known, stem),
+            markdown=markdown_of(layout, rows, printed),
+            latex=latex_of(layout, rows, printed, note=note),
+            draw=lambda stem: draw(layout, rows, printed, stem),
             shown=len(rows),
             wanted=len(wanted),
             scenarios=tuple(part.scenario(store).model_dump() for part in played),

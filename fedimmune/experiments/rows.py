@@ -40,7 +40,7 @@ class Row:
     run
         Name of the run's folder.
     scale
-        At which the run was played.
+        Of the table that the row stands in; the same run, by its key, may belong to several.
     key
         Stands for all of what was played, the defence's training included.
     """

@@ -242,6 +242,10 @@ def test_what_several_folders_measured_is_published_as_one_table(
 
     table = tmp_path / "in turn" / "mnist-backdoor.csv"
     text = table.read_text()
+    # Many runs are the same at two scales: what one has measured is good for the other.
+    table.write_text(text.replace(",smoke,", ",cpu,"))
+    assert table.read_text() != text
+    assert publish("nothing", "in turn", "--as-is") == whole
     head, row, *rest = text.splitlines()
 
     def refusal(*more: str | Path) -> str:
