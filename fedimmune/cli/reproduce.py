@@ -54,8 +54,12 @@ def reproduce(
         ),
     ] = "cpu",
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many, from 1 on. [default: 3 for paper, else 1]"),
+        list[str] | None,
+        typer.Option(
+            metavar="N[:FIELD=VALUE]",
+            help="How many, from 1 on; 3:attackers=4 is how many for some runs. Repeatable. "
+            "[default: 3 for paper, else 1]",
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -106,16 +110,17 @@ def reproduce(
     from fedimmune.cli.artefact_list import list_artefacts
     from fedimmune.experiments.artefacts import ARTEFACTS as EVERY
     from fedimmune.experiments.artefacts import artefact
-    from fedimmune.experiments.asking import Ask, read_only
+    from fedimmune.experiments.asking import Ask, read_only, read_seeds
     from fedimmune.experiments.store import Store
 
     torch.set_num_threads(1)  # others compute
-    ask = Ask(scale, seeds, read_only(only or []), device)
+    repeats, repeats_of = read_seeds(seeds or [])
+    ask = Ask(scale, repeats, read_only(only or []), device, repeats_of)
     store = Store(folder, data)
     chosen = [artefact(each) for each in ids or []]
     if not chosen:
         every = list(EVERY.values())
-        if ask.only:  # what is made as a whole has nothing to be chosen by
+        if ask.only or ask.repeats_of:  # what is made as a whole has nothing to be chosen by
             every = [each for each in every if each.offers(ask) is not None]
             ask.check({each.id: each.offers(ask) for each in every})
         list_artefacts(every, ask, store, as_json=as_json, notes=remarks(quiet=quiet))

@@ -18,6 +18,7 @@ from fedimmune.experiments.parts import Part
 from fedimmune.experiments.played_parts import Played, run_seconds
 from fedimmune.experiments.rows import MEASURED, Row
 from fedimmune.experiments.scales import setting_of
+from fedimmune.experiments.shown.captions import counted
 from fedimmune.experiments.shown.figures import draw
 from fedimmune.experiments.shown.layouts import LAYOUTS
 from fedimmune.experiments.shown.published import published
@@ -86,7 +87,7 @@ class Grid(Artefact):
         cells = self.cells(ask.scale)
         every = [_chosen_by(cell, ask.scale) for cell in cells]
         found = {name: [str(each[name]) for each in every] for name in every[0]}
-        found["seed"] = [str(seed) for seed in ask.seeds]
+        found["seed"] = [str(seed) for each in every for seed in ask.seeds_of(**each)]
         return {name: tuple(dict.fromkeys(values)) for name, values in found.items()}
 
     def check_earlier(self, ask: Ask, earlier: Path) -> None:
@@ -119,10 +120,11 @@ class Grid(Artefact):
     def _played(self, ask: Ask) -> list[tuple[Cell, int, Played]]:
         wanted = []
         for cell in self.cells(ask.scale):
-            if ask.admits(**_chosen_by(cell, ask.scale)):
+            chosen_by = _chosen_by(cell, ask.scale)
+            if ask.admits(**chosen_by):
                 wanted += [
                     (cell, seed, _part(cell, seed, ask))
-                    for seed in ask.seeds
+                    for seed in ask.seeds_of(**chosen_by)
                     if ask.admits(seed=seed)
                 ]
         return wanted
@@ -224,8 +226,8 @@ def _published(file: Path, wanted: Set[str]) -> dict[str, Row]:
     if lost:
         one = lost[0]
         raise InputError(
-            f"{file} has {len(lost)} runs that are not asked for, such as {one.rule} with "
-            f"{one.attackers} attackers ({one.attack}), seed {one.seed}, scale {one.scale}: they "
-            "would get lost. Ask for them too (--only, --seeds), or move that table away"
+            f"{file} has {counted(len(lost), 'run')} not asked for, such as {one.rule} with "
+            f"{one.attackers} attackers ({one.attack}), seed {one.seed}, scale {one.scale}, which "
+            "would get lost. Ask for all of it (--only, --seeds), or move that table away"
         )
     return rows

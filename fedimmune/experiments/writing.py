@@ -14,7 +14,7 @@ import torch
 from fedimmune import __version__
 from fedimmune.errors import InputError
 from fedimmune.experiments.artefact import Artefact, Results
-from fedimmune.experiments.asking import Ask
+from fedimmune.experiments.asking import Ask, spelled
 from fedimmune.experiments.shown.escaping import markdown
 from fedimmune.experiments.store import Store
 from fedimmune.files import write_bytes_atomically, write_text_atomically
@@ -125,8 +125,8 @@ def command(artefact: Artefact, ask: Ask) -> str:
     words = ["fedimmune reproduce", artefact.id, f"--scale {ask.scale}"]
     if ask.repeats is not None:
         words.append(f"--seeds {ask.repeats}")
-    for name, values in ask.only.items():
-        words += [f"--only {name}={value}" for value in sorted(values)]
+    words += [f"--seeds {count}:{','.join(spelled(which))}" for which, count in ask.repeats_of]
+    words += [f"--only {each}" for each in spelled(ask.only)]
     if ask.device != "cpu":
         words.append(f"--device {ask.device}")
     return " ".join(words)

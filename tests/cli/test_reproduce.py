@@ -222,11 +222,12 @@ def test_what_several_folders_measured_is_published_as_one_table(
     refused: Any,
 ) -> None:
     """Seeds 1 and 2 of two rules, from a folder each, are as if one folder had them all."""
-    asked = ("mnist-backdoor", "--scale", "smoke", "--seeds", "2", "--quiet")
-    which = ("--only", "attackers=4,rule=mean,rule=oracle")
+    asked = ("mnist-backdoor", "--scale", "smoke", "--quiet")
+    which = ("--seeds", "2", "--only", "attackers=4,rule=mean,rule=oracle")
 
-    def publish(folder: str, place: str, *more: str) -> bytes:
-        words = [*asked, *which, *more, "--folder", str(tmp_path / folder)]
+    def publish(folder: str, place: str, *more: str, seeds: tuple[str, ...] = ("2",)) -> bytes:
+        counted = [word for count in seeds for word in ("--seeds", count)]
+        words = [*asked, *counted, *which[2:], *more, "--folder", str(tmp_path / folder)]
         assert call(monkeypatch, *words, "--publish", tmp_path / place) == 0
         return b"".join(file.read_bytes() for file in sorted((tmp_path / place).iterdir()))
 
@@ -259,12 +260,16 @@ def test_what_several_folders_measured_is_published_as_one_table(
     # All but the key is what it was: that was another run.
     for other in (row[:-1] + ("0" if row[-1] != "0" else "1"), row[:-16]):
         table.write_text("\n".join([head, other, *rest]) + "\n")
-        assert "1 runs that are not asked for" in refusal(*which)
+        assert "has 1 run not asked for" in refusal(*which)
     table.write_text("rule\nmean\n")
     assert "move it away" in refusal(*which)
     table.write_text(text)
-    assert "2 runs that are not asked for, such as oracle" in refusal("--only", "rule=mean")
-    assert "seed 2" in refusal(*which, "--seeds", "1")
+    less = refusal("--seeds", "2", "--only", "rule=mean")
+    assert "has 2 runs not asked for, such as oracle" in less
+    assert "seed 2" in refusal("--seeds", "1", *which[2:])
+    assert "has 1 run not asked for" in refusal("--seeds", "1", "--seeds", "2:rule=mean")
+    page = publish("nothing", "in turn", "--as-is", seeds=("1", "2:attackers=4"))
+    assert b" --seeds 1 --seeds 2:attackers=4 --only attackers=4 " in page
 
 
 @pytest.mark.parametrize(
@@ -278,6 +283,13 @@ def test_what_several_folders_measured_is_published_as_one_table(
         (["mnist-attackers", "--only", "attack=none,attackers=4"], "no run of mnist-attackers"),
         (["mnist-backdoor", "--device", "abacus", "--scale", "smoke"], "abacus"),
         (["mnist-backdoor", "--only", ""], "FIELD=VALUE"),
+        (["mnist-backdoor", "--seeds", "0"], "not '0'"),
+        (["mnist-backdoor", "--seeds", "many"], "3:attackers=4, not 'many'"),
+        (["mnist-backdoor", "--seeds", "2:"], "--seeds takes FIELD=VALUE"),
+        (["mnist-backdoor", "--seeds", "2:seed=1"], "choose by --only"),
+        (["mnist-backdoor", "--seeds", "2", "--seeds", "3"], "said twice, 2 and 3"),
+        (["mnist-backdoor", "--seeds", "3:attackers=9"], "--seeds 3:attackers=9: mnist-backdoor"),
+        (["synthetic", "--seeds", "3:attackers=4"], "without --seeds 3:attackers=4"),
         (["--only", "rule=best"], "there is mean, "),
         (["mnist-backdoor", "mnist-attackers", "--only", "attack=none"], "of mnist-backdoor"),
     ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fedimmune.errors import ParameterError
 from fedimmune.experiments.artefacts import ARTEFACTS, artefact
-from fedimmune.experiments.asking import Ask, read_only
+from fedimmune.experiments.asking import Ask, read_only, read_seeds
 from fedimmune.experiments.contenders import RULES, contender
 from fedimmune.experiments.grids import Grid
 from fedimmune.experiments.learned_parts import Rehearsed, Trained
@@ -143,6 +145,33 @@ def test_only() -> None:
         if isinstance(p, Played)
     )
     assert artefact("mnist-backdoor").parts(Ask(only=read_only(["rule=none"]))) == []
+
+
+def test_more_seeds_for_some_runs() -> None:
+    def played(*texts: str, **others: Any) -> set[tuple[int, str, int]]:
+        repeats, repeats_of = read_seeds(texts)
+        ask = Ask("cpu", repeats, repeats_of=repeats_of, **others)
+        parts = artefact("mnist-backdoor").parts(ask)
+        runs = [part for part in parts if isinstance(part, Played)]
+        assert len(runs) == len({part.key for part in runs})
+        return {(p.fields["attackers"], p.contender.key, p.fields["seed"]) for p in runs}
+
+    once = played("1")
+    assert {seed for _, _, seed in once} == {1}
+    more = played("1", "3:attackers=4,rule=mean,rule=oracle", "2:attackers=2")
+    assert once < more
+    assert more - once == {
+        *((4, rule, seed) for rule in ("mean", "oracle") for seed in (2, 3)),
+        *((2, rule, 2) for rule in RULES),
+    }
+    assert played("3:attackers=4") == {(4, rule, seed) for rule in RULES for seed in (1, 2, 3)} | {
+        run for run in once if run[0] != 4
+    }, "the scale's own number for all others"
+    assert played("3", "2:rule=mean", "1:rule=mean") == {
+        run for run in played("3") if run[1] != "mean" or run[2] == 1
+    }, "of several the last one counts"
+    third = read_only(["seed=3"])
+    assert played("1", "3:attackers=4", only=third) == {(4, rule, 3) for rule in RULES}
 
 
 @pytest.mark.parametrize("scale", SCALES)
