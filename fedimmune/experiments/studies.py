@@ -13,7 +13,7 @@ from typing import Any
 
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.importance import importance_of
-from fedimmune.adaptive.outcomes import FIGURES, Outcome, described_search
+from fedimmune.adaptive.outcomes import FIGURES, described_search
 from fedimmune.adaptive.sweeping import GRID, points_of
 from fedimmune.errors import InputError
 from fedimmune.experiments.artefact import Artefact, Results
@@ -50,8 +50,9 @@ class Sweep(Artefact):
     def results(self, ask: Ask, store: Store, earlier: Path | None = None) -> Results:
         made = [part for part in self.parts(ask) if part.is_made(store)]
         outcomes = [part.outcome(store) for part in made if isinstance(part, Searched)]
-        lines = [[*one.settings.values(), *_figures(one)] for one in outcomes]
-        head = [*(GRID if outcomes else ()), *FIGURES]
+        points = [[f"{value:g}" for value in one.settings.values()] for one in outcomes]
+        figures = [[getattr(one, name) for name in FIGURES] for one in outcomes]
+        searched = GRID if outcomes else ()
         whole = len(made) == len(self.parts(ask))
 
         def draw(stem: Path) -> list[Path]:
@@ -60,14 +61,28 @@ class Sweep(Artefact):
             grid = {name: sorted({one.settings[name] for one in outcomes}) for name in GRID}
             return draw_sweep(described_search(grid, outcomes), stem)
 
-        return _tabled(head, lines, draw, shown=len(made), wanted=len(self.parts(ask)))
+        found = _tabled(
+            [*searched, *(f"{_IN_WORDS[name]} %" for name in FIGURES)],
+            [[*point, *map(_per_cent, own)] for point, own in zip(points, figures, strict=True)],
+            draw,
+            shown=len(made),
+            wanted=len(self.parts(ask)),
+        )
+        lines = [[*point, *own] for point, own in zip(points, figures, strict=True)]
+        return replace(found, csv=_csv([*searched, *FIGURES], lines))
 
 
 _TWO_POINTS = {"c": (1, 10), "eps": (0.5,)}
+_IN_WORDS = {
+    "accuracy": "clients judged rightly",
+    "exact": "rounds without an error",
+    "benign_kept": "honest kept",
+    "attacker_weight": "weight on attackers",
+}
 
 
-def _figures(one: Outcome) -> list[float | None]:
-    return [getattr(one, name) for name in FIGURES]
+def _per_cent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f}"
 
 
 class Partition(Artefact):

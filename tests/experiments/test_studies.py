@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,27 @@ def test_the_partition_is_summed_up(tmp_path: Path, counts: list[list[int]]) -> 
     shown = artefact("partition").results(ask, store)
     assert f"| {' | '.join(map(str, cells))} |" in shown.markdown
     assert (shown.shown, shown.wanted) == (1, 2)
+
+
+SHARES = st.floats(0, 1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(SHARES, SHARES, SHARES, st.none() | SHARES)
+def test_a_search_is_told_in_per_cent(
+    tmp_path: Path, accuracy: float, exact: float, kept: float, weight: float | None
+) -> None:
+    store, ask = Store(tmp_path), Ask("smoke")
+    part = artefact("sweep").parts(ask)[0]
+    assert isinstance(part, Searched)
+    point = dict(part.point)
+    shares = {"accuracy": accuracy, "exact": exact, "benign_kept": kept, "attacker_weight": weight}
+    part._write(store, {"settings": point, **shares, "epoch": 1})
+    shown = artefact("sweep").results(ask, store)
+    cells = ["–" if share is None else f"{100 * share:.1f}" for share in shares.values()]
+    assert f"| {point['c']:g} | {point['eps']:g} | {' | '.join(cells)} |" in shown.markdown
+    (row,) = csv.DictReader(shown.csv.splitlines())
+    assert {name: float(row[name]) if row[name] else None for name in shares} == shares
 
 
 @pytest.mark.parametrize("damage", ["{", "{}", "[]"])
