@@ -78,7 +78,7 @@ class Aggregation:
     def apply(self, global_model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Add the update to the global model and return the new one; the old is left as it is.
 
-        Variances never fall below 0, whatever the clients sent.
+        Variances stay above 0, whatever the clients sent.
         """
         if not isinstance(self.update, Mapping):
             raise InputError("this round was made of vectors: add `update` to the model's vector")
@@ -161,4 +161,4 @@ def _moved(name: str, old: Tensor, change: Tensor) -> Tensor:
     if old.dtype == torch.bool:
         return old ^ change
     new = (old + change.to(old.device)).to(old.dtype)
-    return new.clamp_(min=0) if is_variance(name) else new
+    return new.clamp_(min=torch.finfo(new.dtype).tiny) if is_variance(name) else new

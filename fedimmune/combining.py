@@ -1,8 +1,8 @@
 """The second read of a round: put the result together, once each client's share is known.
 
-Parameters and floating-point buffers go through the same function of columns; integer buffers take
-the lower median of the clients that count. (The largest, or the mean, would let one attacker write
-any number there.)
+Parameters go through a function of columns. So do floating-point buffers that are not settled
+already (`fedimmune.buffers`); integer ones then take the lower median of the clients that count.
+(The largest, or the mean, would let one attacker write any number there.)
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedimmune.layers import Kind, Layer, is_variance
 from fedimmune.sources import Rows
-from fedimmune.updates import Block, Form, Updates
+from fedimmune.updates import Block, Form, NonFiniteError, Updates
 
-__all__ = ["ColumnFunction", "Result", "combine", "weighted_sum"]
+__all__ = ["ColumnFunction", "Result", "combine", "lower_median", "weighted_sum"]
 
 ColumnFunction = Callable[[Rows, Tensor], None]
 """Takes n rows, not to be written to, and fills a vector of as many columns."""
@@ -63,10 +63,9 @@ def combine(
         Whether an earlier read has shown the parameters to be finite.
     """
     result = Result(updates)
-    parameters, buffers = updates.of_kind(Kind.PARAMETER), updates.of_kind(Kind.BUFFER)
+    parameters = updates.of_kind(Kind.PARAMETER)
     result.fill(updates.blocks(parameters, check=not parameters_are_checked), function)
-    result.fill(updates.blocks(buffers, check=True), function)
-    result.fill_counters(updates)
+    result.fill_buffers(updates, function)
     return result.finish()
 
 
@@ -104,20 +103,35 @@ class Result:
         return self._flat[block.layer.name][block.start : block.stop]
 
     def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
-        """Make parts of the result out of blocks."""
+        """Make parts of the result out of blocks.
+
+        Raises
+        ------
+        NonFiniteError
+            What was added up is not finite, although it was checked before: memory that somebody
+            else writes to.
+        """
         for block in blocks:
             target, dtype = self.columns(block), block.rows[0].dtype
-            if target.dtype == dtype:
-                function(block.rows, target)
-            else:
-                wide = torch.empty_like(target, dtype=dtype)
-                function(block.rows, wide)
+            same = target.dtype == dtype
+            wide = target if same else torch.empty_like(target, dtype=dtype)
+            function(block.rows, wide)
+            # A sum that is not finite may only be too large; `Updates.checked` finds out.
+            if not self._updates.is_checked and not bool(torch.isfinite(wide.sum())):
+                raise NonFiniteError
+            if not same:
                 target.copy_(_within(wide, target.dtype))
 
-    def fill_counters(self, counting: Updates) -> None:
-        """Make the integer layers out of the clients that count."""
-        for layer in counting.of_kind(Kind.COUNTER):
-            self._flat[layer.name].copy_(_lower_median(counting, layer))
+    def fill_buffers(self, counting: Updates, function: ColumnFunction) -> None:
+        """Make the layers that are not trained: as settled, or out of the clients that count."""
+        for layer in counting.of_kind(Kind.BUFFER, Kind.COUNTER):
+            target = self._flat[layer.name]
+            if layer.name in counting.settled:
+                target.copy_(_within(counting.settled[layer.name], target.dtype))
+            elif layer.kind is Kind.COUNTER:
+                target.copy_(lower_median(counting, layer))
+            else:
+                self.fill(counting.blocks([layer], check=True), function)
 
     def finish(self) -> Any:
         """Give the result in the caller's own kind and dtype."""
@@ -140,14 +154,14 @@ class Result:
 
 def _within(wide: Tensor, dtype: torch.dtype) -> Tensor:
     """Keep numbers that are to be narrowed finite: a difference may leave float16's range."""
-    if wide.dtype == dtype:
+    if wide.dtype == dtype or not wide.is_floating_point():
         return wide
     most = torch.finfo(dtype).max
     return wide.clamp(-most, most)
 
 
-def _lower_median(counting: Updates, layer: Layer) -> Tensor:
-    """Give an integer layer's change: the lower median of what was sent, less what was there.
+def lower_median(counting: Updates, layer: Layer) -> Tensor:
+    """Return an integer layer's change: the lower median of what was sent, less what was there.
 
     The median is taken of what clients sent, and the difference afterwards: a difference of
     integers can wrap around, and then sorts wrongly.

@@ -11,7 +11,7 @@ the client in the middle of the others. The inner products then follow from thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,9 @@ _DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
 
 _EXACT_COLUMNS = 32 * CHUNK
+
+_LARGEST_SQUARE = 1e290
+"""Whose squared length is beyond this is turned away: sums of such squares must stay finite."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,17 @@ class Geometry:
             self.of_centre[rows],
         )
 
+    def only(self, rows: Sequence[int]) -> Geometry:
+        """Return the geometry of some of the clients."""
+        index = torch.as_tensor(list(rows), dtype=torch.long)
+        return Geometry(
+            tuple(self.clients[row] for row in rows),
+            self.layers,
+            self.about_centre[:, index][:, :, index],
+            self.with_centre[:, index],
+            self.of_centre,
+        )
+
     def grams(self) -> Tensor:
         """Inner products by layer, (layers, n, n)."""
         cross = self.with_centre
@@ -89,6 +103,12 @@ class Geometry:
         norms = gram.diagonal()
         squared = norms[:, None] + norms[None, :] - 2 * gram
         return squared.clamp_(min=0).fill_diagonal_(0)
+
+    def seen_from(self, client: int) -> Tensor:
+        """Inner products of the differences to one client over all the layers, (n, n)."""
+        gram = self.about_centre.sum(0)
+        cross = gram[client]
+        return gram - cross[:, None] - cross[None, :] + gram[client, client]
 
     def norms(self) -> Tensor:
         """Lengths of the updates, (n,)."""
@@ -147,8 +167,8 @@ def measure(updates: Updates) -> Geometry:
 
 
 def _refuse_immeasurable(updates: Updates, grams: Tensor) -> None:
-    """Turn away finite updates whose squares are beyond float64."""
-    immense = ~torch.isfinite(grams.diagonal(dim1=1, dim2=2)).all(dim=0)
+    """Turn away finite updates whose squares, or sums of whose squares, are beyond float64."""
+    immense = ~(grams.diagonal(dim1=1, dim2=2).sum(dim=0) < _LARGEST_SQUARE)
     if bool(immense.any()):
         culprits = [client for client, bad in zip(updates.clients, immense, strict=True) if bad]
         raise NonFiniteError(dict.fromkeys(culprits, "its values are too large to be measured"))

@@ -28,15 +28,32 @@ class Named:
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """Give the parameters with their defaults."""
+        """Give the parameters with their defaults, those that a base class takes last."""
         known = _PARAMETERS.get(cls)
         if known is None:
-            accepted = inspect.signature(cls).parameters.values()
-            known = _PARAMETERS[cls] = {each.name: each.default for each in accepted}
+            known = _PARAMETERS[cls] = {}
+            for place in [each for each in cls.__mro__ if "__init__" in vars(each)]:
+                accepted = list(inspect.signature(place).parameters.values())
+                named = [each for each in accepted if each.kind is not each.VAR_KEYWORD]
+                known |= {each.name: each.default for each in named if each.name not in known}
+                if len(named) == len(accepted):  # it hands nothing on to the next
+                    break
         return dict(known)
 
+    def told(self) -> list[str]:
+        """Name the parameters that say how to make it again.
+
+        Those that a base class takes are left out as long as they have their defaults.
+        """
+        own = inspect.signature(type(self)).parameters
+        return [
+            name
+            for name, default in self.parameters().items()
+            if name in own or getattr(self, name, default) != default
+        ]
+
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.parameters())
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.told())
         return f"{type(self).__name__}({settings})"
 
 

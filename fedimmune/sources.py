@@ -7,18 +7,101 @@ rows, or are gathered into a small buffer that stays in the cache: a round is ne
 
 from __future__ import annotations
 
+import copy
+import secrets
 from collections.abc import Mapping, Sequence
+from math import isnan, sqrt
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from fedimmune.intake import ClientId
 from fedimmune.layers import Layer
 
-__all__ = ["Around", "MatrixSource", "Rows", "Source", "StateSource", "WithRow"]
+__all__ = [
+    "Around",
+    "MatrixSource",
+    "NonFiniteError",
+    "Rows",
+    "Source",
+    "StateSource",
+    "Watch",
+    "WithRow",
+]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row a client: a sequence of vectors, or an (n, columns) tensor."""
+
+_SAME = 1e-6
+"""Two reads of the same numbers may differ by this much of their length, as rounding has it."""
+
+
+class NonFiniteError(Exception):
+    """Reading met values that cannot be used: someone has to be rejected.
+
+    Parameters
+    ----------
+    reasons
+        Who, and why; None where that is still to be found out (by `Updates.checked`).
+    """
+
+    def __init__(self, reasons: Mapping[ClientId, str] | None = None) -> None:
+        super().__init__("values that are not finite")
+        self.reasons = reasons
+
+
+class Watch:
+    """Notices clients whose files change between two reads of a round.
+
+    A rule weighs what it read first and adds up what it reads then. So a file that is overwritten
+    in between would be judged by one content and counted by another. Of every block a random
+    projection is kept, whose direction nobody outside of this process knows, and the next read of
+    the block has to have the same.
+
+    Parameters
+    ----------
+    clients
+        Ids, in the order of the rows.
+    """
+
+    def __init__(self, clients: Sequence[ClientId]) -> None:
+        self.clients = tuple(clients)
+        self._chance = torch.Generator().manual_seed(secrets.randbits(63))
+        self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._seen: dict[tuple[ClientId, str, int, int], float] = {}
+
+    def only(self, rows: Sequence[int]) -> Watch:
+        """Return a watch over some of the clients that knows what this one has seen."""
+        some = copy.copy(self)
+        some.clients = tuple(self.clients[row] for row in rows)
+        return some
+
+    def look(self, layer: Layer, start: int, stop: int, block: Tensor) -> None:
+        """Compare a block, (n, columns), with what it was before.
+
+        Raises
+        ------
+        NonFiniteError
+            Of those whose files have changed.
+        """
+        found = (block @ self._direction(stop - start, block.dtype)).tolist()
+        reasons: dict[ClientId, str] = {}
+        for row, (client, value) in enumerate(zip(self.clients, found, strict=True)):
+            before = self._seen.setdefault((client, layer.name, start, stop), value)
+            if before == value or (isnan(before) and isnan(value)):
+                continue
+            rounding = _SAME * float(block[row].norm()) * sqrt(stop - start)
+            if not abs(before - value) <= rounding:  # NaN is a change too
+                reasons[client] = "its file changed while it was being read"
+        if reasons:
+            raise NonFiniteError(reasons)
+
+    def _direction(self, columns: int, dtype: torch.dtype) -> Tensor:
+        if (columns, dtype) not in self._directions:
+            drawn = torch.randn(columns, generator=self._chance, dtype=dtype)
+            self._directions[columns, dtype] = drawn
+        return self._directions[columns, dtype]
 
 
 class Source(Protocol):
@@ -119,12 +202,25 @@ class StateSource:
 
     Tensors are flattened in the order in which the first client's lie in memory, so that
     channels-last models are read without a copy.
+
+    Parameters
+    ----------
+    states
+        One per client.
+    base
+        The model that they started from; None if they are differences already.
+    watch
+        For states that are mapped files, which somebody else may write to: their blocks are copied
+        before they are looked at, so that what is checked is what is used.
     """
 
     def __init__(
-        self, states: Sequence[Mapping[str, Tensor]], base: Mapping[str, Tensor] | None = None
+        self,
+        states: Sequence[Mapping[str, Tensor]],
+        base: Mapping[str, Tensor] | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self._states, self._base = list(states), base
+        self._states, self._base, self._watch = list(states), base, watch
         self._flat_name: str | None = None
         self._flat_rows: list[Tensor] = []
         self._flat_base: Tensor | None = None
@@ -145,21 +241,26 @@ class StateSource:
         block = _shaped(buffer, len(self._states), stop - start)
         parts = [row[start:stop] for row in self._flat_rows]
         if self._flat_base is None and self._flat_is_ready:
-            return torch.stack(parts, out=block)  # one call is quicker than n copies
-        for target, part in zip(block, parts, strict=True):
+            torch.stack(parts, out=block)  # one call is quicker than n copies
+            parts = []
+        for target, part in zip(block, parts, strict=False):
             if self._flat_base is None:
                 target.copy_(part)
             elif self._flat_is_ready:
                 torch.sub(part, self._flat_base[start:stop], out=target)
             else:
                 target.copy_(part).sub_(self._flat_base[start:stop])
+        if self._watch is not None:
+            self._watch.look(layer, start, stop, block)
         return block
 
     def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
         self._use(layer)
-        if self._flat_base is None and self._flat_is_ready:
-            return [row[start:stop] for row in self._flat_rows]
-        return self.read(layer, start, stop, buffer)
+        if self._flat_base is not None or not self._flat_is_ready:
+            return self.read(layer, start, stop, buffer)
+        if self._watch is not None:
+            return list(self.read(layer, start, stop, buffer))  # as rows: the same bits either way
+        return [row[start:stop] for row in self._flat_rows]
 
     def counters(self, layer: Layer) -> Tensor:
         rows = [self.flatten(layer, state[layer.name]) for state in self._states]
@@ -177,7 +278,8 @@ class StateSource:
         return None if self._base is None else self._base[layer.name].to(self.device)
 
     def take(self, rows: Sequence[int]) -> StateSource:
-        return StateSource([self._states[row] for row in rows], self._base)
+        watch = None if self._watch is None else self._watch.only(rows)
+        return StateSource([self._states[row] for row in rows], self._base, watch)
 
     def _order(self, layer: Layer) -> tuple[int, ...]:
         """Give the layer's dimensions from the outermost in memory to the innermost."""

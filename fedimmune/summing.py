@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-__all__ = ["add_in_order"]
+from fedimmune.updates import CHUNK
+
+__all__ = ["add_in_order", "by_chunk"]
 
 
 def add_in_order(total: Tensor, terms: Tensor) -> None:
@@ -22,3 +25,10 @@ def add_in_order(total: Tensor, terms: Tensor) -> None:
     """
     terms[0] += total
     total.copy_(terms.cumsum_(0)[-1])
+
+
+def by_chunk(values: Tensor) -> Tensor:
+    """Sum every 512 columns of (n, columns): (chunks, n), the same chunks whatever the blocks."""
+    missing = -values.shape[1] % CHUNK
+    chunks: Tensor = torch.nn.functional.pad(values, (0, missing)).unflatten(1, (-1, CHUNK))
+    return chunks.sum(dim=2).T.cpu().to(torch.float64).contiguous()

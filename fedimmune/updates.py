@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,7 +29,15 @@ from fedimmune.intake import (
     state_tensors,
 )
 from fedimmune.layers import Kind, Layer, common_layers, layers_of, mismatch, shown
-from fedimmune.sources import MatrixSource, Rows, Source, StateSource, WithRow
+from fedimmune.sources import (
+    MatrixSource,
+    NonFiniteError,
+    Rows,
+    Source,
+    StateSource,
+    Watch,
+    WithRow,
+)
 
 __all__ = [
     "ANCHOR",
@@ -62,20 +70,6 @@ class Form(Enum):
     STATE = "state dict"
     TENSOR = "tensor"
     ARRAY = "numpy array"
-
-
-class NonFiniteError(Exception):
-    """Reading met values that cannot be used: someone has to be rejected.
-
-    Parameters
-    ----------
-    reasons
-        Who, and why; None where that is still to be found out (by `Updates.checked`).
-    """
-
-    def __init__(self, reasons: Mapping[ClientId, str] | None = None) -> None:
-        super().__init__("values that are not finite")
-        self.reasons = reasons
 
 
 @dataclass(frozen=True)
@@ -122,6 +116,10 @@ class Updates:
         Called with the number of bytes after each block, for progress displays.
     anchor
         The server's own update, for rules that compare clients with it; see `with_anchor`.
+    aside
+        Why clients that are valid do not take part all the same, by id; see `set_aside`.
+    settled
+        What becomes of layers whatever the rule, by name and flat; see `fedimmune.buffers`.
     """
 
     clients: tuple[ClientId, ...]
@@ -134,6 +132,8 @@ class Updates:
     block_columns: int | None = None
     on_read: Callable[[int], None] | None = None
     anchor: Mapping[str, Tensor] | None = None
+    aside: Mapping[ClientId, str] = field(default_factory=dict)
+    settled: Mapping[str, Tensor] = field(default_factory=dict)
 
     # ---------------------------------------------------------------- making one
 
@@ -256,9 +256,18 @@ class Updates:
                 raise InputError(f"the global model {error}") from error
             pattern = global_tensors(mapped)
         base = None if are_updates else pattern
-        return cls._from_states(
-            states, ids, buffers, samples, base=base, pattern=pattern, known_reasons=unreadable
+        made = cls._from_states(
+            states,
+            ids,
+            buffers,
+            samples,
+            base=base,
+            pattern=pattern,
+            known_reasons=unreadable,
+            watch=Watch(ids),
         )
+        # Fixed, so that a second read of fewer clients has the same blocks to compare.
+        return replace(made, block_columns=made.columns)
 
     @classmethod
     def from_vectors(
@@ -350,6 +359,7 @@ class Updates:
         base: dict[str, Tensor] | None = None,
         pattern: dict[str, Tensor] | None = None,
         known_reasons: Sequence[str | None] | None = None,
+        watch: Watch | None = None,
     ) -> Updates:
         """Screen state dicts: `base` is subtracted, `pattern` says which layers are right."""
         if isinstance(given, Mapping):
@@ -370,7 +380,8 @@ class Updates:
             reason or mismatch(state, layers) for state, reason in zip(states, reasons, strict=True)
         ]
         counts = sample_counts(samples, ids)
-        return cls._screened(ids, reasons, layers, StateSource(states, base), Form.STATE, counts)
+        source = StateSource(states, base, watch)
+        return cls._screened(ids, reasons, layers, source, Form.STATE, counts)
 
     @classmethod
     def _screened(
@@ -525,6 +536,11 @@ class Updates:
         """Give the round without these clients, who are listed as rejected with the reason."""
         rest = self.only(client for client in self.clients if client not in reasons)
         return replace(rest, rejected={**self.rejected, **reasons})
+
+    def set_aside(self, reasons: Mapping[ClientId, str]) -> Updates:
+        """Return the round without these clients, who are suspected for the reason given."""
+        rest = self.only(client for client in self.clients if client not in reasons)
+        return replace(rest, aside={**self.aside, **reasons})
 
     def checked(self) -> Updates:
         """Give the round without the clients that sent NaN or infinite values, each named."""

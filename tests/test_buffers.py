@@ -1,4 +1,4 @@
-"""What is not trained follows the weights, and never takes part in a measurement."""
+"""What is not trained: settled by all valid clients, judged, and never part of a measurement."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedimmune import Updates, create, names
+from fedimmune.errors import ParameterError
+from fedimmune.verdicts import Verdict
 from tests.rounds import rule_for
 
 State = dict[str, Tensor]
@@ -74,46 +76,111 @@ def test_booleans_and_small_integers() -> None:
 
 
 @pytest.mark.parametrize("name", ["krum", "geometric-median", "foolsgold", "multi-krum", "mean"])
-def test_float_buffers_go_with_the_weights(name: str) -> None:
+def test_float_buffers_go_with_the_weights_where_wanted(name: str) -> None:
     models, base = round_of(7)
-    answer = create(name).aggregate(Updates.from_models(models, base))
+    rule = create(name) if name == "mean" else create(name, buffers="weights")
+    answer = rule.aggregate(Updates.from_models(models, base))
     assert answer.weights is not None
     for key in ("1.running_mean", "1.running_var"):
         expected = sum(w * (models[c][key] - base[key]) for c, w in answer.weights.items())
         torch.testing.assert_close(answer.update[key], expected)
 
 
+@pytest.mark.parametrize("name", sorted(set(names()) - {"mean", "oracle"}))
+def test_a_float_buffer_is_the_median_of_all_valid_clients(name: str) -> None:
+    for n in (6, 7):
+        models, base = round_of(n)
+        rule = rule_for(name, range(n), layers=TRAINED)
+        moved = rule.aggregate(Updates.from_models(models, base)).apply(base)
+        for key in ("1.running_mean", "1.running_var"):
+            expected = torch.stack([state[key] for state in models]).quantile(0.5, dim=0)
+            torch.testing.assert_close(moved[key], expected)
+
+
+@pytest.mark.parametrize("name", sorted(set(names()) - {"mean", "oracle"}))
+@pytest.mark.parametrize("buffers", ["median", "weights"])
+def test_who_writes_anything_into_buffers_is_set_aside(name: str, buffers: str) -> None:
+    models, base = round_of(8)
+    models[2]["1.running_mean"] += 1e6
+    models[5]["1.running_var"] *= 1e5
+    rule = rule_for(name, range(8), layers=TRAINED, buffers=buffers)
+    answer = rule.aggregate(Updates.from_models(models, base))
+    assert not answer.rejected
+    suspects = {j.client: j for j in answer.judgements if "buffer" in j.reason}
+    assert set(suspects) == {2, 5}
+    for suspect in suspects.values():
+        assert suspect.verdict is Verdict.SUSPECTED
+        assert suspect.weight == (None if answer.weights is None else 0)
+    assert "'1.running_mean' is far from" in suspects[2].reason
+    assert answer.weights is None or set(answer.weights) == set(range(8))
+    honest = {c: models[c] for c in range(8) if c not in suspects}
+    expected = rule.aggregate(Updates.from_models(honest, base)).update
+    for key in TRAINED:
+        assert torch.equal(answer.update[key], expected[key])
+    moved = answer.apply(base)
+    for key in ("1.running_mean", "1.running_var"):
+        low = torch.stack([state[key] for state in honest.values()]).amin(0)
+        high = torch.stack([state[key] for state in honest.values()]).amax(0)
+        assert bool(((low <= moved[key] + 1e-6) & (moved[key] <= high + 1e-6)).all())
+
+
+def test_a_buffer_that_all_agree_on_may_differ_by_rounding() -> None:
+    models, base = round_of(5)
+    for state in models:
+        state["1.running_mean"] = base["1.running_mean"].clone()
+        state["1.running_var"] = base["1.running_var"].clone()
+    models[1]["1.running_mean"] *= 1 + 1e-6
+    answer = create("krum").aggregate(Updates.from_models(models, base))
+    assert all(j.verdict is not Verdict.SUSPECTED for j in answer.judgements)
+    models[1]["1.running_mean"] += 5
+    accused = create("krum").aggregate(Updates.from_models(models, base)).judgements[-1]
+    assert (accused.client, accused.verdict) == (1, Verdict.SUSPECTED)
+    assert accused.reason.endswith("who agree")
+
+
+def test_two_clients_cannot_say_who_of_them_is_odd() -> None:
+    models, base = round_of(2)
+    models[0]["1.running_mean"] += 1e6
+    answer = create("median").aggregate(Updates.from_models(models, base))
+    assert set(answer.verdicts.values()) == {Verdict.TRUSTED}
+
+
+def test_buffers_are_the_median_or_the_weights() -> None:
+    with pytest.raises(ParameterError, match="buffers must be median or weights"):
+        create("krum", buffers="largest")
+    assert repr(create("krum", buffers="weights")) == "Krum(attackers=None, buffers='weights')"
+    assert repr(create("krum")) == "Krum(attackers=None)"
+    with pytest.raises(ParameterError, match="mean has no parameter 'buffers'"):
+        create("mean", buffers="median")
+
+
 def test_float_buffers_are_no_evidence() -> None:
     models, base = round_of(7)
     before = create("krum").aggregate(Updates.from_models(models, base)).scores
-    models[3]["1.running_mean"] += 1e6
+    models[3]["1.running_mean"] += 1
     assert create("krum").aggregate(Updates.from_models(models, base)).scores == before
     custom = Updates.from_models(models, base, buffers=["0.*"])
     assert create("krum").aggregate(custom).scores != before
 
 
-def test_coordinate_rules_treat_float_buffers_like_parameters() -> None:
-    models, base = round_of(5)
-    moved = create("median").aggregate(Updates.from_models(models, base)).apply(base)
-    expected = torch.stack([state["1.running_var"] for state in models]).median(dim=0).values
-    torch.testing.assert_close(moved["1.running_var"], expected)
-
-
 @pytest.mark.parametrize("name", names())
-def test_a_variance_never_falls_below_zero(name: str) -> None:
+def test_a_variance_stays_positive(name: str) -> None:
     models, base = round_of(6)
     for state in models:
         state["1.running_var"] = torch.tensor([-5.0, 1.0, -1e-3])
     answer = rule_for(name, range(6), layers=TRAINED).aggregate(Updates.from_models(models, base))
     assert (base["1.running_var"] + answer.update["1.running_var"]).min() >= 0
-    assert answer.apply(base)["1.running_var"].tolist() == pytest.approx([0, 1, 0], abs=1e-6)
+    moved = answer.apply(base)["1.running_var"]
+    assert moved.tolist() == pytest.approx([0, 1, 0], abs=1e-6)
+    assert float(moved.min()) > 0
 
 
 def test_differences_without_a_global_model_are_caught_when_applied() -> None:
     change = {"w": torch.ones(2), "bn.running_var": torch.tensor([-9.0])}
     answer = create("mean").aggregate([change, change, change])
     moved = answer.apply({"w": torch.zeros(2), "bn.running_var": torch.tensor([1.0])})
-    assert moved["bn.running_var"].tolist() == [0]
+    assert moved["bn.running_var"].tolist() == pytest.approx([0], abs=1e-30)
+    assert float(moved["bn.running_var"]) > 0
 
 
 @pytest.mark.parametrize("name", names())

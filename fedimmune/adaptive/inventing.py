@@ -11,11 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["invent"]
+__all__ = ["invent", "lengthen"]
 
 _MOST_OWN = 0.3
 """No more than that of the rehearsed attack is left in an invented one."""
 _MOST_SHARED = 1.5
+_SHORTEST, _LONG, _LONGEST = -3.0, 1.0, 6.0
+"""Powers of ten by which attackers' updates are scaled; from the second on, an honest one's too."""
 
 
 def invent(grams: Tensor, attackers: Tensor, random: torch.Generator) -> Tensor:
@@ -65,3 +67,32 @@ def invent(grams: Tensor, attackers: Tensor, random: torch.Generator) -> Tensor:
     mixture[*at, shared] = of_shared[which]
     mixture[*at, (own + who)[:, None]] = of_own[which]
     return mixture @ wider @ mixture.mT
+
+
+def lengthen(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Make rehearsed rounds in which attackers' updates are much longer or shorter.
+
+    In a round without attackers one client's update becomes far too long, and that client an
+    attacker: nobody else ever rehearses lengths.
+
+    Parameters
+    ----------
+    grams, attackers, random
+        As for `invent`; there may be rounds without attackers.
+
+    Returns
+    -------
+    tuple of Tensor
+        Gram matrices, and who attacks.
+    """
+    rounds, n = attackers.shape
+    quiet = ~attackers.any(-1)
+    chosen = torch.randint(n, (rounds,), generator=random)
+    attack = attackers.clone()
+    attack[quiet] = torch.nn.functional.one_hot(chosen[quiet], n).bool()
+    drawn = torch.rand(rounds, generator=random, dtype=grams.dtype)
+    least = torch.where(quiet, _LONG, _SHORTEST)
+    factor = 10 ** (least + (_LONGEST - least) * drawn)
+    scale = grams.new_ones(rounds, grams.shape[-1])
+    scale[:, :n] = torch.where(attack, factor[:, None], scale[:, :n])
+    return grams * scale[:, None, :, None] * scale[:, None, None, :], attack

@@ -148,9 +148,11 @@ def learn(
         The learning curve.
     """
     with_anchor = bool(getattr(form.settings, "anchor", False))
+    # The paper's form learns what was rehearsed and nothing else.
+    random = torch.Generator().manual_seed(seed) if name == "relational" else None
     return train(
         form,
-        examples_of(form, parted.to_train, with_anchor=with_anchor),
+        examples_of(form, parted.to_train, with_anchor=with_anchor, random=random),
         examples_of(form, parted.to_validate, with_anchor=with_anchor),
         epochs=epochs,
         batch=_BATCH,

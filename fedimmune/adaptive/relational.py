@@ -21,7 +21,9 @@ _COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
 """What those quantiles of the cosines to the other clients are called."""
 _TINY = 1e-12
 _FAR = 4.0
-"""Logarithms of ratios of lengths are cut off here: e⁴ times as long is as odd as it gets."""
+"""Logarithms of ratios of lengths are compressed from here on: see `_far`."""
+_WEISZFELD_STEPS = 8
+_SMOOTHING = 1e-4
 
 
 class RelationalSettings(FormSettings):
@@ -102,9 +104,9 @@ class Relational(Form):
         }
 
     def start(self, inputs: Inputs) -> Tensor:
-        lengths = inputs["lengths"]
-        n = lengths.shape[-1]
-        return lengths.new_full((len(lengths), n), 1 / n)
+        """Near the geometric median: the mean would be whatever the longest update is."""
+        with torch.no_grad():
+            return _geometric_median(inputs["grams"].sum(1))
 
     def keys(self, inputs: Inputs) -> Tensor:
         encoded: Tensor = self.key(inputs["among_clients"])
@@ -199,7 +201,36 @@ def _from_median(values: Tensor) -> Tensor:
 
 
 def _far(logarithm: Tensor) -> Tensor:
-    return logarithm.clamp(-_FAR, _FAR)
+    """Compress what is beyond e⁴ times as long or short; 10³⁰ times is still told from it."""
+    size = logarithm.abs()
+    compressed = _FAR * (1 + (size.clamp(min=_FAR) / _FAR).log())
+    return torch.where(size <= _FAR, logarithm, compressed.copysign(logarithm))
+
+
+def _geometric_median(gram: Tensor) -> Tensor:
+    """Weights of the clients in their geometric median, roughly, (rounds, n).
+
+    Seen from the client in the middle of the others, as in the rule of that name: a single immense
+    update would leave nothing of the others' digits.
+    """
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    distances = (squares[:, :, None] + squares[:, None, :] - 2 * gram).clamp(min=0)
+    medians = distances.median(-1).values
+    usual, middle = medians.min(-1, keepdim=True)
+    usual, every = usual.clamp(min=_TINY), torch.arange(len(gram), device=gram.device)
+    away, cross = distances[every, middle[:, 0]], gram[every, middle[:, 0]]
+    seen = gram - cross[:, :, None] - cross[:, None, :] + squares.gather(1, middle)[..., None]
+    weights = _inverse(medians, usual)
+    for _ in range(_WEISZFELD_STEPS):
+        to_mean = torch.bmm(seen, weights[..., None])[..., 0]
+        square = (weights * to_mean).sum(-1, keepdim=True)
+        weights = _inverse(away - 2 * to_mean + square, _SMOOTHING * usual)
+    return weights
+
+
+def _inverse(squared: Tensor, least: Tensor) -> Tensor:
+    inverse = torch.maximum(squared, least).rsqrt()
+    return inverse / inverse.sum(-1, keepdim=True)
 
 
 def _without_diagonal(square: Tensor) -> Tensor:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
+import torch
 from torch import Tensor
 
 from fedimmune.adaptive.defence import Defence, Judged
 from fedimmune.adaptive.memory import Case, Memory
-from fedimmune.checks import flag
+from fedimmune.checks import flag, number
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import measure
-from fedimmune.rules.base import Basis, Weighing, WeightRule
+from fedimmune.rules.base import Basis, Common, Weighing, WeightRule
 from fedimmune.updates import ANCHOR, ClientId, NonFiniteError, Updates
 from fedimmune.verdicts import Suspicion
 
@@ -29,6 +31,12 @@ class Adaptive(WeightRule):
         The file that ``fedimmune train`` wrote.
     memory
         Whether suspicion adds up over rounds, by client id; by default as the defence has it.
+    clip
+        Shorten updates to the median length of the valid clients before they are added up, so that
+        no client moves the model farther than an ordinary one, whatever the network says of it.
+    longest
+        A client whose update is more than this many times as long as the median client's is
+        suspected for that reason alone; the network never sees it.
     digest
         What the defence's file must be, where it matters that it is this one.
     """
@@ -46,8 +54,14 @@ class Adaptive(WeightRule):
         *,
         defence: str | os.PathLike[str] | None = None,
         memory: bool | None = None,
+        clip: bool = True,
+        longest: float = 10.0,
         digest: str | None = None,
+        **common: Unpack[Common],
     ) -> None:
+        super().__init__(**common)
+        self.clip = flag(self.name, "clip", clip)
+        self.longest = number(self.name, "longest", longest, above=1)
         if defence is None:
             raise ParameterError(
                 "adaptive: give it a defence, the file that `fedimmune train` wrote"
@@ -98,8 +112,13 @@ class Adaptive(WeightRule):
             raise
         self.loaded.check_layers(geometry.layers)
         geometry = geometry.of(self.loaded.about.layers)  # a file may have them in another order
-        self._basis = Basis(geometry, self._evidence(updates.clients))
-        return self.judge(updates.clients, geometry.grams())
+        weighing = self.judge(updates.clients, geometry.grams())
+        looked_at = geometry.only(
+            [row for row, client in enumerate(geometry.clients) if client not in weighing.reasons]
+        )
+        known = [client for client in looked_at.clients if client != ANCHOR]
+        self._basis = Basis(looked_at, self._evidence(known))
+        return weighing
 
     def judge(self, clients: Sequence[ClientId], grams: Tensor) -> Weighing:
         """Weigh the clients of a round of which inner products are all there is, as in a trace.
@@ -114,11 +133,29 @@ class Adaptive(WeightRule):
             By layer, in the defence's order, (layers, rows, rows), the anchor's row last where it
             is needed.
         """
-        judged = self.loaded.judge(grams, self._evidence(clients))
+        n = len(clients)
+        lengths = grams.diagonal(dim1=1, dim2=2).sum(0)[:n].clamp(min=0).sqrt()
+        usual = lengths.quantile(0.5)
+        long = (lengths > self.longest * usual) & (usual > 0)
+        heard = (~long).nonzero().flatten()
+        rows = torch.cat([heard, torch.arange(n, grams.shape[-1])])
+        known = [clients[row] for row in heard.tolist()]
+        judged = self.loaded.judge(grams[:, rows][:, :, rows], self._evidence(known))
+        weights, scores = torch.zeros_like(lengths), torch.full_like(lengths, -1)
+        weights[heard], scores[heard] = judged.weights, judged.scores
+        reasons = {
+            clients[row]: f"its update is {_times(lengths[row] / usual)} as long as the median "
+            f"client's (more than {self.longest:g} times is too long)"
+            for row in long.nonzero().flatten().tolist()
+        }
+        suspects: dict[ClientId, Sequence[float]] = dict.fromkeys(reasons, ())
         self._next = (self.known if self.memory else Memory()).after(
-            clients, judged.scores, _suspects(clients, judged)
+            clients, scores, suspects | _suspects(known, judged)
         )
-        return Weighing(judged.weights, judged.scores, self._suspicions())
+        shortened = weights
+        if self.clip:
+            shortened = weights * (usual / lengths.clamp(min=_LEAST)).clamp(max=1)
+        return Weighing(weights, scores, self._suspicions(), shortened, reasons)
 
     def _evidence(self, clients: Sequence[ClientId]) -> Tensor | None:
         if not self.memory:
@@ -132,6 +169,7 @@ class Adaptive(WeightRule):
         return {
             client: _suspicion(self.loaded.kinds.names, case, remembers=self.memory)
             for client, case in self._next.cases.items()
+            if case.evidence
         }
 
     def finish(self, updates: Updates | None = None) -> None:
@@ -168,5 +206,10 @@ def _suspicion(names: Sequence[str], case: Case, *, remembers: bool) -> Suspicio
     return Suspicion(names[best], round(probabilities[best], 4), since)
 
 
+def _times(ratio: Tensor) -> str:
+    return f"{float(ratio):,.0f} times" if ratio < 1e6 else f"{float(ratio):.1e} times"
+
+
+_LEAST = torch.finfo(torch.float64).tiny
 _SURE = 0.5
 _STRENGTH = 10.0

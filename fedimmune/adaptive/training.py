@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from fedimmune.adaptive.forms import Form, Inputs
+from fedimmune.adaptive.inventing import lengthen
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
 from fedimmune.files import write_text_atomically
 
 __all__ = ["Epoch", "Examples", "examples_of", "train", "write_curve"]
+
+_LENGTHENED = 0.25
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,25 @@ class Epoch:
 
 
 def examples_of(
-    form: Form, recordings: Sequence[Recording], *, with_anchor: bool
+    form: Form,
+    recordings: Sequence[Recording],
+    *,
+    with_anchor: bool,
+    random: torch.Generator | None = None,
 ) -> list[Examples]:
-    """Prepare recordings for a form; rounds with the same number of clients come together."""
+    """Prepare recordings for a form; rounds with the same number of clients come together.
+
+    Parameters
+    ----------
+    form
+        What will read them.
+    recordings
+        Of one model.
+    with_anchor
+        Whether the form reads the anchor's row.
+    random
+        With it, a quarter of the rounds is there a second time, with other lengths (`lengthen`).
+    """
     by_clients: dict[int, list[Recording]] = {}
     for recording in recordings:
         by_clients.setdefault(recording.attackers.shape[1], []).append(recording)
@@ -71,6 +90,10 @@ def examples_of(
         rows = n + with_anchor
         grams = torch.cat([recording.grams[..., :rows, :rows] for recording in group])
         attackers = torch.cat([recording.attackers for recording in group])
+        if random is not None:
+            some = torch.rand(len(grams), generator=random) < _LENGTHENED
+            longer, attack = lengthen(grams[some], attackers[some], random)
+            grams, attackers = torch.cat([grams, longer]), torch.cat([attackers, attack])
         prepared.append(Examples(form.prepare(grams), attackers))
     return prepared
 

@@ -86,7 +86,7 @@ def _chosen(find: Callable[[str], type[Named]], usual: str) -> BeforeValidator:
             kind = type(error).__name__
             raise ValueError(f"{given['name']} cannot be made: {kind}: {error}") from error
         # As the member keeps them: 2.0 for 2 must not make another scenario.
-        filled = {name: _kept(made, name) for name in member.parameters()}
+        filled = {name: _kept(made, name) for name in made.told()}
         return {"name": given["name"]} | {
             name: value for name, value in filled.items() if value is not None
         }

@@ -157,7 +157,7 @@ class Journal:
 
 def described_rule(rule: Rule) -> dict[str, Any]:
     """Give a rule's name and parameters as a scenario has them."""
-    given = {name: _plain(getattr(rule, name, None)) for name in rule.parameters()}
+    given = {name: _plain(getattr(rule, name, None)) for name in rule.told()}
     return {"name": rule.name} | {name: v for name, v in given.items() if v is not None}
 
 

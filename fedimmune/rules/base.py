@@ -7,12 +7,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
+from fedimmune.buffers import settle
+from fedimmune.checks import choice
 from fedimmune.combining import ColumnFunction, combine, weighted_sum
 from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.geometry import Geometry, measure
@@ -23,12 +25,12 @@ from fedimmune.verdicts import Judgement, Suspicion, Verdict
 
 __all__ = [
     "Basis",
+    "Common",
     "CoordinateRule",
     "GeometryRule",
     "Rule",
     "Weighing",
     "WeightRule",
-    "check_buffers",
 ]
 
 _log = logging.getLogger("fedimmune")
@@ -46,11 +48,24 @@ class Weighing:
         What the rule measured of each client, where it measures something.
     suspicions
         What those without weight are suspected of, where the rule knows kinds of attack.
+    coefficients
+        What the updates are multiplied by before they are added up, if that is not the weights: a
+        rule that shortens updates has smaller ones.
+    reasons
+        Why clients have no weight, if the rule can say more than that.
     """
 
     weights: Tensor | None
     scores: Tensor | None = None
     suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
+    coefficients: Tensor | None = None
+    reasons: Mapping[ClientId, str] = field(default_factory=dict)
+
+
+class Common(TypedDict, total=False):
+    """The parameters of every rule; see `Rule`."""
+
+    buffers: Literal["median", "weights"]
 
 
 @dataclass(frozen=True)
@@ -74,12 +89,22 @@ class Rule(Named, ABC):
 
     Parameters are keyword-only and checked at construction. A rule that remembers earlier rounds
     says so with `has_history`; all others are functions of the round alone.
+
+    Parameters
+    ----------
+    buffers
+        What becomes of layers that are not trained, such as a batch norm's statistics: the
+        coordinate-wise ``median`` of all valid clients', or what the rule's own ``weights`` (or
+        columns) make of them. Either way a client whose buffers lie far outside the others'
+        spread is suspected, and takes no part; see `fedimmune.buffers`.
     """
 
     paper: ClassVar[str]
     """Where the rule is from."""
     is_told_attackers: ClassVar[bool] = False
     """Whether the rule takes the attackers' ids, which no server knows, as `attackers`."""
+    guards_buffers: ClassVar[bool] = True
+    """Whether buffers are judged and bounded; False for rules that promise nothing."""
     unweighted_means: ClassVar[Verdict] = Verdict.SUSPECTED
     """What a weight of 0 says about a client."""
     reads: ClassVar[int] = 1
@@ -88,6 +113,11 @@ class Rule(Named, ABC):
     """Whether shifting all updates by one vector shifts the result by it."""
     is_scale_equivariant: ClassVar[bool] = True
     """Whether scaling all updates by one positive number scales the result by it."""
+
+    buffers: str = "median"
+
+    def __init__(self, *, buffers: Literal["median", "weights"] = "median") -> None:
+        self.buffers = choice(self.name, "buffers", buffers, ("median", "weights"))
 
     @property
     def has_history(self) -> bool:
@@ -157,9 +187,10 @@ class Rule(Named, ABC):
         """
         valid = self.screen(Updates.of(updates))
         while True:
-            self._require_enough(valid)
             try:
-                return self._attempt(valid)
+                heard = self._heard(valid)
+                self._require_enough(heard)
+                return self._attempt(heard)
             except NonFiniteError as found:
                 # Rare, so it is not looked for beforehand: name the culprits and start over.
                 valid = valid.reject(found.reasons) if found.reasons else valid.checked()
@@ -171,6 +202,12 @@ class Rule(Named, ABC):
     def eligible(self, updates: Updates) -> int:
         """How many of the valid clients count towards `clients_needed`. By default all."""
         return len(updates)
+
+    def _heard(self, updates: Updates) -> Updates:
+        """Return the clients that take part, having settled what no rule measures."""
+        if self.guards_buffers and len(updates):
+            return settle(updates, by_median=self.buffers == "median")
+        return updates
 
     @abstractmethod
     def _attempt(self, updates: Updates) -> Aggregation:
@@ -186,9 +223,20 @@ class Rule(Named, ABC):
         weights = _by_client(updates.clients, weighing.weights)
         scores = _by_client(updates.clients, weighing.scores)
         judgements = [
-            self._judge(client, weights, scores, weighing.suspicions.get(client))
+            self._judge(
+                client,
+                weights,
+                scores,
+                weighing.suspicions.get(client),
+                weighing.reasons.get(client),
+            )
             for client in updates.clients
         ]
+        for client, reason in updates.aside.items():
+            if weights is not None:
+                weights[client] = 0.0
+            weight = None if weights is None else 0.0
+            judgements.append(Judgement(client, Verdict.SUSPECTED, weight, reason=reason))
         judgements += [
             Judgement(client, Verdict.REJECTED, reason=reason)
             for client, reason in updates.rejected.items()
@@ -202,12 +250,13 @@ class Rule(Named, ABC):
         weights: Mapping[ClientId, float] | None,
         scores: Mapping[ClientId, float] | None,
         suspicion: Suspicion | None,
+        stated: str | None,
     ) -> Judgement:
         weight = None if weights is None else weights[client]
         score = None if scores is None else scores[client]
         if weight == 0:
-            reason = f"{self.name} gave it no weight"
-            if suspicion is not None:
+            reason = stated or f"{self.name} gave it no weight"
+            if suspicion is not None and stated is None:
                 reason = f"taken for {suspicion} ({suspicion.confidence:.0%} sure)"
             return Judgement(client, self.unweighted_means, weight, score, reason, suspicion)
         return Judgement(client, Verdict.TRUSTED, weight, score)
@@ -227,17 +276,21 @@ class WeightRule(Rule):
     """Whether `weigh` reads the parameters, and so has checked them."""
 
     def _attempt(self, updates: Updates) -> Aggregation:
-        if self.weighing_reads:
-            check_buffers(updates)
+        if self.weighing_reads and not updates.settled:
+            for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
+                pass  # who is invalid in what is not measured has to be known before the weighing
         weighing = self.weigh(updates)
         assert weighing.weights is not None
+        coefficients = weighing.weights
+        if weighing.coefficients is not None:
+            coefficients = weighing.coefficients
         counts = weighing.weights > 0
         if not bool(counts.all()) and not self.weighing_reads and not updates.is_checked:
             raise NonFiniteError  # who is left out below has to be checked before
         counting = [client for client, does in zip(updates.clients, counts, strict=True) if does]
         update = combine(
             updates.only(counting),
-            weighted_sum(weighing.weights[counts]),
+            weighted_sum(coefficients[counts]),
             parameters_are_checked=self.weighing_reads,
         )
         answer = self._answer(updates, update, weighing)
@@ -269,12 +322,6 @@ class CoordinateRule(Rule):
     def _attempt(self, updates: Updates) -> Aggregation:
         update = combine(updates, self.column_function(len(updates)))
         return self._answer(updates, update, Weighing(None))
-
-
-def check_buffers(updates: Updates) -> None:
-    """Stop at a client that is invalid in what no rule measures, before anyone is weighed."""
-    for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
-        pass
 
 
 def _by_client(clients: Sequence[ClientId], values: Tensor | None) -> dict[ClientId, float] | None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from fedimmune.checks import flag, number
 from fedimmune.geometry import measure
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import Common, Weighing, WeightRule
 from fedimmune.rules.history import History
 from fedimmune.updates import Updates
 
@@ -49,7 +50,10 @@ class FoolsGold(WeightRule):
     weighing_reads = True
     is_translation_equivariant = False
 
-    def __init__(self, *, confidence: float = 1.0, history: bool = False) -> None:
+    def __init__(
+        self, *, confidence: float = 1.0, history: bool = False, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(**common)
         self.confidence = number(self.name, "confidence", confidence, above=0)
         self.history = flag(self.name, "history", history)
         self.memory = History()

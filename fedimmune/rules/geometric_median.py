@@ -8,12 +8,14 @@ Signal Processing 2022 (RFA: the smoothed Weiszfeld algorithm).
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
-from fedimmune.rules.base import GeometryRule, Weighing
+from fedimmune.rules.base import Common, GeometryRule, Weighing
 
 __all__ = ["GeometricMedian"]
 
@@ -27,8 +29,11 @@ class GeometricMedian(GeometryRule):
     """The geometric median, by the smoothed Weiszfeld algorithm on the distances alone.
 
     The median lies among the updates: it is Σ wᵢxᵢ with wᵢ in proportion to 1 / ‖xᵢ − median‖. So
-    the iteration needs no vector, only the n×n squared distances D: for weights that sum to one,
-    ‖xᵢ − Σ wⱼxⱼ‖² = (Dw)ᵢ − wᵀDw / 2.
+    the iteration needs no vector, only inner products: for weights that sum to one,
+    ‖xᵢ − Σ wⱼxⱼ‖² = Gᵢᵢ − 2(Gw)ᵢ + wᵀGw with G the inner products as seen from any point. That
+    point is the client in the middle of the others, and the iteration starts with clients that
+    are near to most: seen from anywhere else, or started at the mean, a single update of 10³⁰
+    would leave nothing of the others' digits.
 
     Parameters
     ----------
@@ -40,28 +45,41 @@ class GeometricMedian(GeometryRule):
     summary = "RFA: the point with the smallest sum of distances"
     paper = "Pillutla et al., IEEE TSP 2022"
 
-    def __init__(self, *, steps: int = 10_000) -> None:
+    def __init__(self, *, steps: int = 10_000, **common: Unpack[Common]) -> None:
+        super().__init__(**common)
         self.steps = whole(self.name, "steps", steps, 1)
 
     def weigh_geometry(self, geometry: Geometry) -> Weighing:
         squared = geometry.squared_distances()
-        n = len(geometry)
-        weights = torch.full((n,), 1 / n, dtype=torch.float64)
-        typical = squared[squared > 0].median() if bool((squared > 0).any()) else None
-        if typical is None:
-            return Weighing(weights, torch.zeros(n, dtype=torch.float64))
-        least = _SMOOTHING**2 * float(typical)
+        medians = squared.median(dim=1).values
+        middle = int(medians.argmin())
+        others = squared[middle][squared[middle] > 0]
+        if not len(others):  # all sent the same
+            n = len(geometry)
+            return Weighing(
+                torch.full((n,), 1 / n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+            )
+        # The spread of those around the middle one, which fewer than half of the clients do not
+        # make: a floor that followed all distances would follow the attackers'.
+        usual = float(others.median())
+        gram = geometry.seen_from(middle)
+        weights = _inverse(medians, usual)
         for _ in range(self.steps):
-            inverse = _distances_to(squared, weights).clamp(min=least).rsqrt()
-            step = inverse / inverse.sum()
+            step = _inverse(_distances_to(gram, weights), _SMOOTHING**2 * usual)
             change = float((step - weights).abs().max())
             weights = step
             if change < _CONVERGED:
                 break
-        return Weighing(weights, _distances_to(squared, weights).clamp(min=0).sqrt())
+        return Weighing(weights, _distances_to(gram, weights).sqrt())
 
 
-def _distances_to(squared: Tensor, weights: Tensor) -> Tensor:
+def _inverse(squared: Tensor, least: float) -> Tensor:
+    """Weights in proportion to 1 / distance."""
+    inverse = squared.clamp(min=least).rsqrt()
+    return inverse / inverse.sum()
+
+
+def _distances_to(gram: Tensor, weights: Tensor) -> Tensor:
     """Squared distances of all clients to the weighted mean."""
-    to_mean = squared @ weights
-    return to_mean - (weights @ to_mean) / 2
+    to_mean = gram @ weights
+    return (gram.diagonal() - 2 * to_mean + weights @ to_mean).clamp(min=0)

@@ -8,12 +8,14 @@ Gradient Descent*, NeurIPS 2017.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
-from fedimmune.rules.base import GeometryRule, Weighing
+from fedimmune.rules.base import Common, GeometryRule, Weighing
 from fedimmune.verdicts import Verdict
 
 __all__ = ["Krum", "MultiKrum"]
@@ -61,7 +63,8 @@ class Krum(_Selection):
     summary = "the one update closest to its n − f − 2 nearest"
     symbols = {"attackers": "f"}
 
-    def __init__(self, *, attackers: int | None = None) -> None:
+    def __init__(self, *, attackers: int | None = None, **common: Unpack[Common]) -> None:
+        super().__init__(**common)
         self.attackers = None if attackers is None else whole(self.name, "attackers", attackers, 0)
 
     def _kept(self, n: int) -> int:
@@ -83,7 +86,14 @@ class MultiKrum(_Selection):
     summary = "the mean of the updates that Krum scores best"
     symbols = {"attackers": "f"}
 
-    def __init__(self, *, attackers: int | None = None, keep: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        attackers: int | None = None,
+        keep: int | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(**common)
         self.attackers = None if attackers is None else whole(self.name, "attackers", attackers, 0)
         self.keep = None if keep is None else whole(self.name, "keep", keep, 1)
 

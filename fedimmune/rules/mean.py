@@ -36,6 +36,7 @@ class Mean(WeightRule):
     """
 
     name = "mean"
+    guards_buffers = False
     summary = "FedAvg: every client counts equally, or by its sample count with a cap"
     unweighted_means = Verdict.UNUSED
     paper = "McMahan et al., AISTATS 2017"

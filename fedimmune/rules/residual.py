@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -27,10 +28,10 @@ from fedimmune.aggregation import Aggregation
 from fedimmune.checks import fraction, number
 from fedimmune.combining import Result, weighted_sum
 from fedimmune.layers import Kind
-from fedimmune.rules.base import Rule, Weighing, check_buffers
+from fedimmune.rules.base import Common, Rule, Weighing
 from fedimmune.sorting import Sorter
-from fedimmune.summing import add_in_order
-from fedimmune.updates import CHUNK, Block, Updates
+from fedimmune.summing import add_in_order, by_chunk
+from fedimmune.updates import Block, Updates
 
 __all__ = ["Residual"]
 
@@ -59,7 +60,10 @@ class Residual(Rule):
     symbols = {"bound": "λ", "threshold": "δ"}
     reads = 2
 
-    def __init__(self, *, bound: float = 2.0, threshold: float = 0.1) -> None:
+    def __init__(
+        self, *, bound: float = 2.0, threshold: float = 0.1, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(**common)
         self.bound = number(self.name, "bound", bound, above=0)
         self.threshold = fraction(self.name, "threshold", threshold, below=1)
 
@@ -68,7 +72,6 @@ class Residual(Rule):
         return 3
 
     def _attempt(self, updates: Updates) -> Aggregation:
-        check_buffers(updates)
         # Slopes are dear: the first read leaves them where the second writes the result.
         result = Result(updates, wide=True)
         weights = self._weights(updates, result)
@@ -77,9 +80,7 @@ class Residual(Rule):
         counting = updates.only(
             client for client, does in zip(updates.clients, counts, strict=True) if does
         )
-        buffers = counting.blocks(updates.of_kind(Kind.BUFFER), check=False)
-        result.fill(buffers, weighted_sum(weights[counts]))
-        result.fill_counters(counting)
+        result.fill_buffers(counting, weighted_sum(weights[counts]))
         return self._answer(updates, result.finish(), Weighing(weights))
 
     def _weights(self, updates: Updates, slopes: Result) -> Tensor:
@@ -89,7 +90,7 @@ class Residual(Rule):
         for block in _small_blocks(updates, check=True):
             fit = regression(block.values, slopes.columns(block), slope_is_known=False)
             told_apart = fit.confidence * _deviation(fit.confidence)
-            add_in_order(totals, _by_chunk(told_apart))
+            add_in_order(totals, by_chunk(told_apart))
         if float(totals.sum()) == 0:
             return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out anywhere
         return totals / totals.sum()
@@ -104,16 +105,9 @@ class Residual(Rule):
 
 
 def _small_blocks(updates: Updates, *, check: bool) -> Iterator[Block]:
-    columns = updates.block_columns or _BLOCK_VALUES // len(updates)
+    columns = min(updates.columns, _BLOCK_VALUES // len(updates))
     small = replace(updates, block_columns=columns)
     return small.blocks(updates.of_kind(Kind.PARAMETER), check=check, stacked=True)
-
-
-def _by_chunk(values: Tensor) -> Tensor:
-    """Sum every 512 columns, (chunks, n): the same chunks whatever the blocks and strips."""
-    missing = -values.shape[1] % CHUNK
-    chunks: Tensor = torch.nn.functional.pad(values, (0, missing)).unflatten(1, (-1, CHUNK))
-    return chunks.sum(dim=2).T.cpu().to(torch.float64).contiguous()
 
 
 @dataclass(frozen=True)

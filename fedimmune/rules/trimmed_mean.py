@@ -9,13 +9,14 @@ Rates*, ICML 2018.
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from fedimmune.checks import fraction
 from fedimmune.combining import ColumnFunction
-from fedimmune.rules.base import CoordinateRule
+from fedimmune.rules.base import Common, CoordinateRule
 from fedimmune.sorting import Sorter
 from fedimmune.sources import Rows
 
@@ -37,7 +38,8 @@ class TrimmedMean(CoordinateRule):
     paper = "Yin et al., ICML 2018"
     symbols = {"trim": "β"}
 
-    def __init__(self, *, trim: float = 1 / 3) -> None:
+    def __init__(self, *, trim: float = 1 / 3, **common: Unpack[Common]) -> None:
+        super().__init__(**common)
         self.trim = fraction(self.name, "trim", trim, below=0.5)
 
     def column_function(self, n: int) -> ColumnFunction:

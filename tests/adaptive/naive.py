@@ -16,7 +16,14 @@ from fedimmune.adaptive.forms import Form
 from fedimmune.adaptive.principal import Principal
 from fedimmune.adaptive.relational import Relational
 
-__all__ = ["among_clients", "paper_passes", "relational_weights", "shares", "to_estimate"]
+__all__ = [
+    "among_clients",
+    "paper_passes",
+    "relational_weights",
+    "robust_start",
+    "shares",
+    "to_estimate",
+]
 
 Vector = npt.NDArray[np.float64]
 FAR = 4.0
@@ -39,7 +46,7 @@ def relational_weights(
     settings, n = form.settings, len(layers[0])
     network = _Network(form, "perceptron")
     state = {name: tensor.double().numpy() for name, tensor in form.state_dict().items()}
-    believed = np.full(n, 1 / n)
+    believed = robust_start(layers)
     every = []
     for _ in range(settings.passes):
         found = []
@@ -52,6 +59,32 @@ def relational_weights(
         weights = _truncated_softmax(settings.c * scores, settings.eps)
         believed = weights / weights.sum()
     return believed, every
+
+
+def robust_start(layers: Sequence[Vector]) -> Vector:
+    """Eight steps of Weiszfeld's, every layer in units of its median client's length."""
+    n, units = len(layers[0]), []
+    for matrix in layers:
+        lengths = sorted(_length(row) for row in matrix)
+        units.append(lengths[(n - 1) // 2] or lengths[-1] or 1.0)
+    clients = [
+        np.concatenate([m[i] / unit for m, unit in zip(layers, units, strict=True)])
+        for i in range(n)
+    ]
+    medians = [
+        sorted(float(((one - other) ** 2).sum()) for other in clients)[(n - 1) // 2]
+        for one in clients
+    ]
+    usual = max(min(medians), TINY)
+    inverse = [1 / math.sqrt(max(median, usual)) for median in medians]
+    for step in range(9):
+        weights = np.array(inverse) / sum(inverse)
+        if step == 8:
+            break
+        mean = sum(w * client for w, client in zip(weights, clients, strict=True))
+        away = [float(((client - mean) ** 2).sum()) for client in clients]
+        inverse = [1 / math.sqrt(max(square, 1e-4 * usual)) for square in away]
+    return weights
 
 
 def to_estimate(layers: Sequence[Vector], weights: Vector, client: int) -> Vector:
@@ -148,4 +181,7 @@ def _cosine(one: Vector, other: Vector) -> float:
 
 def _log(one: float, other: float) -> float:
     ratio = one / other if other > 0 else (1.0 if one == 0 else math.inf)
-    return min(FAR, max(-FAR, math.log(max(ratio, TINY))))
+    found = math.log(max(ratio, TINY))
+    if abs(found) <= FAR:
+        return found
+    return math.copysign(FAR + FAR * math.log(abs(found) / FAR), found)

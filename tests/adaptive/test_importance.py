@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedimmune.adaptive.defence import Defence, DefenceAbout, make_form
 from fedimmune.adaptive.forms import Feature, Form
 from fedimmune.adaptive.importance import importance_of
+from tests.adaptive.naive import robust_start
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round
 
 N = 7
@@ -84,7 +85,9 @@ def named_values(states: list[dict[str, Tensor]], i: int, feature: Feature) -> f
 
     def of(k: int, kind: str) -> float:
         others = [cosine(clients[k], clients[j]) for j in range(N) if j != k]
-        mean = np.mean(clients, 0)
+        every = [np.stack([s[name].flatten().numpy() for s in states[:N]]) for name in LAYERS]
+        start = robust_start(every)
+        mean = sum(weight * row for weight, row in zip(start, clients, strict=True))
         levels = {"least": 0, "lower quartile": 25, "median": 50, "upper quartile": 75}
         match kind.removeprefix("cosine to others, "):
             case "length":

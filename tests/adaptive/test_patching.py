@@ -146,9 +146,9 @@ def test_it_begins_with_the_parents_weights(
 def test_no_kind_is_drowned(parent: Defence, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
     used: list[Counter[str]] = []
 
-    def spy(form: Any, given: Sequence[Recording], *, with_anchor: bool) -> Any:
+    def spy(form: Any, given: Sequence[Recording], **options: Any) -> Any:
         used.append(Counter(r.about.attack for r in given for _ in range(len(r))))
-        return examples_of(form, given, with_anchor=with_anchor)
+        return examples_of(form, given, **options)
 
     monkeypatch.setattr(making, "examples_of", spy)
     new = halving(rounds=rounds)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune.adaptive.relational import Relational, RelationalSettings
-from tests.adaptive.naive import among_clients, relational_weights, to_estimate
+from tests.adaptive.naive import among_clients, relational_weights, robust_start, to_estimate
 
 SIZES = (12, 1, 30)
 
@@ -94,8 +94,8 @@ def test_a_features_place_is_where_it_is_looked_for() -> None:
     assert form.key.in_features == len(SIZES) * 13
     clients = [rows[:-1].numpy() for rows in layers]
     anchor = [rows[-1].numpy() for rows in layers]
-    even = np.full(6, 1 / 6)
-    of_estimate = [to_estimate(clients, even, i) for i in range(6)]
+    start = robust_start(clients)
+    of_estimate = [to_estimate(clients, start, i) for i in range(6)]
     of_clients = [among_clients(clients, i, anchor) for i in range(6)]
     for first, read in ((form.query, of_estimate), (form.key, of_clients)):
         for place in range(first.in_features):

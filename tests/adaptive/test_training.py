@@ -67,9 +67,9 @@ def test_the_best_validation_epoch_is_kept() -> None:
 def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[set[int]] = []
 
-    def spy(form: Any, given: Sequence[Recording], *, with_anchor: bool) -> Any:
+    def spy(form: Any, given: Sequence[Recording], **options: Any) -> Any:
         used.append({each.about.run for each in given})
-        return examples_of(form, given, with_anchor=with_anchor)
+        return examples_of(form, given, **options)
 
     monkeypatch.setattr(making, "examples_of", spy)
     validated: list[set[int]] = []
