@@ -92,6 +92,10 @@ class Adaptive(WeightRule):
     def needs_anchor(self) -> bool:
         return self.loaded.needs_anchor
 
+    def withstands(self, n: int) -> int:
+        # Clipped, the result is no longer than the median client's update, whatever anyone sends.
+        return (n - 1) // 2 if self.clip else 0
+
     def check_model(self, layers: Sequence[str]) -> None:
         self.loaded.check_layers(layers)
 

@@ -156,6 +156,19 @@ class Rule(Named, ABC):
         """How many valid clients the rule needs at least."""
         return 1
 
+    def withstands(self, n: int) -> int:
+        """Return how many of n clients may send anything at all without moving the result far.
+
+        This is about harm without bound (the *breakdown point*), not about attacks that hide among
+        the honest. By default none.
+
+        Parameters
+        ----------
+        n
+            The number of valid clients.
+        """
+        return 0
+
     def __call__(self, vectors: UpdatesLike) -> Any:
         """Aggregate and return the result alone, in the caller's own kind.
 

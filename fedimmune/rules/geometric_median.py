@@ -49,6 +49,9 @@ class GeometricMedian(GeometryRule):
         super().__init__(**common)
         self.steps = whole(self.name, "steps", steps, 1)
 
+    def withstands(self, n: int) -> int:
+        return (n - 1) // 2
+
     def weigh_geometry(self, geometry: Geometry) -> Weighing:
         squared = geometry.squared_distances()
         medians = squared.median(dim=1).values

@@ -35,6 +35,10 @@ class _Selection(GeometryRule):
     def _kept(self, n: int) -> int:
         raise NotImplementedError
 
+    def withstands(self, n: int) -> int:
+        f = max(0, (n - 3) // 2) if self.attackers is None else self.attackers
+        return min(f, n - self._kept(n))  # who keeps more than the honest keeps attackers
+
     def weigh_geometry(self, geometry: Geometry) -> Weighing:
         n = len(geometry)
         f = (n - 3) // 2 if self.attackers is None else self.attackers

@@ -26,6 +26,9 @@ class Median(CoordinateRule):
     summary = "the median of each coordinate"
     paper = "Yin et al., ICML 2018"
 
+    def withstands(self, n: int) -> int:
+        return (n - 1) // 2
+
     def column_function(self, n: int) -> ColumnFunction:
         middle = sorted({(n - 1) // 2, n // 2})
         sorter = Sorter(n, middle, interchangeable=middle)

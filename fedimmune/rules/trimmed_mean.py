@@ -42,8 +42,11 @@ class TrimmedMean(CoordinateRule):
         super().__init__(**common)
         self.trim = fraction(self.name, "trim", trim, below=0.5)
 
+    def withstands(self, n: int) -> int:
+        return math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
+
     def column_function(self, n: int) -> ColumnFunction:
-        cut = math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
+        cut = self.withstands(n)
         sorter = Sorter(n, range(cut, n - cut))
 
         def trimmed_mean(rows: Rows, out: Tensor) -> None:

@@ -1,0 +1,114 @@
+"""As many attackers as a rule says it withstands, with updates of any length, do bounded harm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedimmune import create, names
+from fedimmune.rules import find
+from tests.rounds import rule_for
+
+BOUNDS = {
+    # In honest spreads (the largest distance of an honest update to the honest mean) …
+    "median": 6.0,
+    "trimmed-mean": 6.0,
+    "geometric-median": 25.0,
+    "krum": 12.0,
+    "multi-krum": 12.0,
+    "residual": 60.0,
+    # … but for a rule that bounds lengths: in lengths of the longest honest update.
+    "adaptive": 2.0,
+}
+"""How far from the honest mean a rule may end."""
+
+COLUMNS = 40
+
+
+@st.composite
+def attacked(draw: st.DrawFn, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Honest clients, and as many attackers as the rule withstands, alone or together."""
+    n = draw(st.integers(5, 12))
+    f = draw(st.integers(1, max(1, rule_for(name, range(n)).withstands(n))))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
+    common = draw(st.sampled_from([0.0, 1.0, 30.0])) * torch.randn(COLUMNS, generator=random)
+    honest = common + torch.randn(n - f, COLUMNS, generator=random)
+    same = draw(st.booleans())
+    directions = torch.randn(1 if same else f, COLUMNS, generator=random)
+    powers = [draw(st.integers(-30, 30)) for _ in range(1 if same else f)]
+    lengths = 10.0 ** torch.tensor(powers, dtype=torch.float64)
+    unit = directions.double() / directions.double().norm(dim=1, keepdim=True)
+    sent = (unit * lengths[:, None]).expand(f, COLUMNS)
+    if draw(st.booleans()):  # they pull both ways
+        sent = sent * torch.tensor([1, -1] * f)[:f, None]
+    if draw(st.booleans()):  # they hide in one coordinate
+        sent = torch.where(torch.arange(COLUMNS) == 3, sent, honest.double().mean(0))
+    return honest.to(dtype), sent.to(dtype)
+
+
+def error(name: str, honest: Tensor, sent: Tensor) -> float:
+    rows = torch.cat([honest, sent])
+    found = rule_for(name, range(len(rows)))(rows).double()
+    mean = honest.double().mean(0)
+    away = honest.double() if name == "adaptive" else honest.double() - mean
+    return float((found - mean).norm() / away.norm(dim=1).max())
+
+
+def test_every_rule_says_what_it_withstands() -> None:
+    for name in names():
+        claims = rule_for(name, range(10)).withstands(10) > 0
+        assert claims == (name in BOUNDS), name
+        assert rule_for(name, range(10)).withstands(10) < 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", BOUNDS)
+@given(data=st.data())
+def test_harm_is_bounded(name: str, dtype: torch.dtype, data: st.DataObject) -> None:
+    honest, sent = data.draw(attacked(name, dtype))
+    found = error(name, honest, sent)
+    assert found <= BOUNDS[name], f"{found:.3g} with {len(sent)} of {len(sent) + len(honest)}"
+
+
+@pytest.mark.parametrize("power", [9, 15, 18, 30])
+@pytest.mark.parametrize("f", [1, 3, 4])
+def test_the_geometric_median_keeps_the_digits_of_the_honest(power: int, f: int) -> None:
+    """Seen before: 8e5 honest spreads at 1e18 with one attacker, from 2e9 on with three of ten."""
+    random = torch.Generator().manual_seed(power + f)
+    honest = 1 + torch.randn(10 - f, COLUMNS, generator=random, dtype=torch.float64)
+    sent = torch.randn(f, COLUMNS, generator=random, dtype=torch.float64) * 10.0**power
+    assert error("geometric-median", honest, sent) < 3
+
+
+@pytest.mark.parametrize("name", ["mean", "foolsgold"])
+def test_rules_that_promise_nothing_do_fall(name: str) -> None:
+    assert find(name)().withstands(10) == 0
+    honest = 1 + 0.1 * torch.randn(9, COLUMNS, generator=torch.Generator().manual_seed(1))
+    assert error(name, honest, -1e6 * torch.ones(1, COLUMNS)) > 1e3
+
+
+@pytest.mark.parametrize("attackers", [{3: 1e153}, {3: 1e152, 7: -1e152}, {0: 1e160}])
+@pytest.mark.parametrize("name", names())
+def test_what_cannot_be_squared_is_rejected_by_name(name: str, attackers: dict[int, float]) -> None:
+    """Seen before: IndexError every round, and nobody named."""
+    rows = torch.randn(10, COLUMNS, generator=torch.Generator().manual_seed(2)).double()
+    for client, value in attackers.items():
+        rows[client, 5] = value
+    answer = rule_for(name, range(10)).aggregate(rows)
+    if name in {"mean", "median", "trimmed-mean", "oracle", "residual"}:
+        assert not answer.rejected, "it squares nothing"
+    else:
+        assert set(answer.rejected) == set(attackers)
+        assert "too large to be measured" in answer.rejected[next(iter(attackers))]
+        rest = [i for i in range(10) if i not in attackers]
+        assert bool(torch.isfinite(answer.update).all())
+        assert answer.weights is None or set(answer.weights) == set(rest)
+
+
+def test_keeping_more_than_the_honest_is_said() -> None:
+    assert create("multi-krum", keep=9).withstands(10) == 1
+    assert create("krum", attackers=2).withstands(10) == 2
+    assert create("trimmed-mean", trim=0.1).withstands(10) == 1

@@ -1,0 +1,92 @@
+"""A client that overwrites its file while the round is being read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from fedimmune import names
+from fedimmune.on_disk import aggregate_files
+from fedimmune.verdicts import Verdict
+from tests.rounds import rule_for
+
+LAYERS = ("fc.weight", "fc.bias")
+CLIENTS = [f"c{i}" for i in range(7)]
+CHANGED = "c2"
+
+Change = Callable[[Tensor], Tensor]
+CHANGES: dict[str, Change] = {
+    "NaN": lambda tensor: torch.full_like(tensor, torch.nan),
+    "longer": lambda tensor: 1000 * tensor,
+    "same sum and length": lambda tensor: tensor.flatten().flip(0).reshape(tensor.shape),
+    "one value": lambda tensor: tensor + 1e3 * (torch.arange(tensor.numel()) == 1).view_as(tensor),
+}
+
+
+def written(folder: Path, dtype: torch.dtype = torch.float32) -> list[Path]:
+    random = torch.Generator().manual_seed(4)
+    paths = []
+    for client in CLIENTS:
+        state = {
+            "fc.weight": 1 + torch.randn(30, 40, generator=random),
+            "fc.bias": torch.randn(30, generator=random),
+        }
+        path = folder / f"{client}.safetensors"
+        path.write_bytes(save({name: tensor.to(dtype) for name, tensor in state.items()}))
+        paths.append(path)
+    return paths
+
+
+def overwrite(path: Path, change: Change) -> None:
+    """Write another content of the same length into the same file."""
+    content = save({name: change(tensor) for name, tensor in load_file(path).items()})
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("kind", CHANGES)
+def test_who_changes_its_file_between_two_reads_is_rejected(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    paths = written(tmp_path)
+    rule = rule_for(name, CLIENTS, layers=LAYERS)
+    quiet = aggregate_files(rule, paths, are_updates=True)
+    rest = [path for path in paths if path.stem != CHANGED]
+    without = aggregate_files(rule, rest, are_updates=True)
+    done = 0
+
+    def after_the_first_read(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if before < len(paths) * 4 * 1230 <= done:
+            overwrite(tmp_path / f"{CHANGED}.safetensors", CHANGES[kind])
+
+    out = tmp_path / "next.safetensors"
+    found = aggregate_files(rule, paths, are_updates=True, output=out, on_read=after_the_first_read)
+    model = load_file(out)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in model.values())
+    if found.rejected:
+        assert dict(found.rejected) == {CHANGED: "its file changed while it was being read"}
+        assert found.verdicts[CHANGED] is Verdict.REJECTED
+        expected = without
+    else:  # it was not read a second time
+        assert rule.reads == 1 or not (quiet.weights or {})[CHANGED]
+        expected = quiet
+    for layer in LAYERS:
+        torch.testing.assert_close(model[layer], expected.update[layer])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", names())
+def test_nobody_is_blamed_whose_file_stays_as_it_is(
+    tmp_path: Path, name: str, dtype: torch.dtype
+) -> None:
+    paths = written(tmp_path, dtype)
+    answer = aggregate_files(rule_for(name, CLIENTS, layers=LAYERS), paths, are_updates=True)
+    assert not answer.rejected
