@@ -1,8 +1,8 @@
 """What a single client of ten can do to the model; run as ``python -m benchmarks.one_client``.
 
-Nine clients train a net with batch norms on the bundled digits, one sends something absurd in every round: into
-buffers, of any length, of any number that float64 holds. Prints a Markdown table of the accuracy
-(ACC, %) after six rounds by rule, and how often the client was trusted.
+Nine clients train a net with batch norms on the bundled digits, one sends something absurd in
+every round: into buffers, of any length, any number that float64 holds. Prints a Markdown table of
+the accuracy (ACC, %) after six rounds by rule.
 """
 
 from __future__ import annotations

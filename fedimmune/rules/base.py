@@ -229,7 +229,7 @@ class Rule(Named, ABC):
     def _require_enough(self, updates: Updates) -> None:
         count = self.eligible(updates)
         if count < self.clients_needed:
-            rejected = dict(updates.rejected)
+            rejected = {**updates.rejected, **updates.aside}
             raise NotEnoughClientsError(self.name, count, self.clients_needed, rejected)
 
     def _answer(self, updates: Updates, update: Any, weighing: Weighing) -> Aggregation:
