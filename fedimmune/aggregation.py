@@ -15,6 +15,7 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.layers import is_variance
 from fedimmune.notices import Notice, notice_of
+from fedimmune.untrusted import printable
 from fedimmune.updates import ClientId
 from fedimmune.verdicts import Judgement, Verdict
 
@@ -128,14 +129,14 @@ class Aggregation:
         largest = max((w for w in (self.weights or {}).values()), default=0) or 1
         for j in self.judgements:
             style = _STYLES[j.verdict]
-            cells = [Text(str(j.client))]
+            cells = [Text(printable(j.client))]
             if self.weights is not None:
                 cells.append(Text("–" if j.weight is None else f"{j.weight:.4f}"))
             if self.weights is not None and not narrow:
                 cells.append(Text("█" * round(10 * (j.weight or 0) / largest), style=style))
             if self.scores is not None and not narrow:
                 cells.append(Text("–" if j.score is None else f"{j.score:.4g}"))
-            cells += [Text(j.verdict, style=style), Text(j.reason)]
+            cells += [Text(j.verdict, style=style), Text(printable(j.reason))]
             table.add_row(*cells)
         return table
 
@@ -143,8 +144,8 @@ class Aggregation:
         lines = [f"Aggregation({self.rule}: {_tally(self.judgements)})"]
         for j in self.judgements[:_REPR_CLIENTS]:
             weight = "" if j.weight is None else f" {j.weight:.4f}"
-            reason = f" ({j.reason})" if j.reason else ""
-            lines.append(f"  {j.client!s:<12}{weight} {j.verdict}{reason}")
+            reason = f" ({printable(j.reason)})" if j.reason else ""
+            lines.append(f"  {printable(j.client):<12}{weight} {j.verdict}{reason}")
         if len(self.judgements) > _REPR_CLIENTS:
             lines.append(f"  … and {len(self.judgements) - _REPR_CLIENTS} more")
         return "\n".join(lines)

@@ -5,36 +5,57 @@ Nothing here uses pickle: a client's file is hostile until shown otherwise.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedimmune import __version__
 from fedimmune.errors import InputError
+from fedimmune.untrusted import MIB, naming, read_json
 
 __all__ = [
+    "DESCRIPTION",
     "described",
     "load_mapped",
+    "read_described",
     "read_description",
     "read_metadata",
     "writable",
     "write_atomically",
     "write_bytes_atomically",
+    "write_described",
     "write_text_atomically",
 ]
 
-_DESCRIPTION = "fedimmune"
+DESCRIPTION = "fedimmune"
+"""The one name in the metadata of files of our own."""
+_MOST_TENSORS = 100_000
+_MOST_HEADER = 16 * MIB
+_HEADER_BYTES, _HEADER_BYTES_PER_TENSOR = 64 << 10, 1 << 10
+"""A file that may have few tensors may have a short header only."""
+_METADATA = "__metadata__"
 
 
-def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def load_mapped(path: str | os.PathLike[str], *, most: int = _MOST_TENSORS) -> dict[str, Tensor]:
     """Map a safetensors file: the tensors are views of the file, read from disk when touched.
+
+    Parameters
+    ----------
+    path
+        The file.
+    most
+        How many tensors it may have; a file with more is refused by its header.
 
     Raises
     ------
@@ -42,13 +63,7 @@ def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         The file does not exist, is damaged or truncated, or is no safetensors file.
     """
     path = Path(path)
-    try:
-        is_file, exists = path.is_file(), path.exists()
-    except OSError as error:  # a name too long, a circle of links
-        raise InputError(f"cannot be read: {error.strerror} ({path})") from error
-    if not is_file:
-        problem = "is not a file" if exists else "no such file"
-        raise InputError(f"cannot be read: {problem} ({path})")
+    _read_header(path, most)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -59,26 +74,174 @@ def load_mapped(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read the text that a safetensors file carries beside its tensors."""
-    with safe_open(path, framework="pt") as file:
-        return dict(file.metadata() or {})
+    """Read the text that a safetensors file carries beside its tensors.
+
+    Raises
+    ------
+    InputError
+        As `load_mapped`.
+    """
+    found = _read_header(Path(path), _MOST_TENSORS).get(_METADATA)
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: text for name, text in pairs if isinstance(text, str)}
+
+
+def _read_header(path: Path, most: int) -> dict[str, Any]:
+    """Read what a safetensors file says of itself, which its length and limits are checked by.
+
+    Whoever opens the file next can rely on a header of a sensible size.
+    """
+    try:
+        is_file, exists = path.is_file(), path.exists()
+    except OSError as error:  # a name too long, a circle of links
+        raise InputError(f"cannot be read: {error.strerror} ({path})") from error
+    if not is_file:
+        problem = "is not a file" if exists else "no such file"
+        raise InputError(f"cannot be read: {problem} ({path})")
+    try:
+        with path.open("rb") as file:
+            return _header(file, os.fstat(file.fileno()).st_size, most)
+    except (OSError, InputError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read as safetensors: {reason} ({path})") from error
+
+
+def _header(file: IO[bytes], size: int, most: int) -> dict[str, Any]:
+    longest = min(_MOST_HEADER, _HEADER_BYTES + most * _HEADER_BYTES_PER_TENSOR)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise InputError("the file is shorter than it says")
+    if length > longest:
+        raise InputError(f"its header has {length:,} bytes, and at most {longest:,} are read")
+    text = file.read(length)
+    # Counted before it is parsed: each takes some hundred bytes more then.
+    count = text.count(b'"data_offsets"')
+    header = read_json(text) if count <= most else {}
+    if not isinstance(header, dict):
+        raise InputError("its header is no object")
+    count = max(count, len(header) - (_METADATA in header))
+    if count > most:
+        raise InputError(f"it has {count:,} tensors, and at most {most:,} are read")
+    return header
+
+
+# -------------------------------------------------------------------- files of our own
+
+
+def write_described(
+    tensors: Mapping[str, Tensor], path: str | os.PathLike[str], **about: Any
+) -> None:
+    """Write a file of our own: tensors, what they are, and a digest of both.
+
+    Parameters
+    ----------
+    tensors
+        By name.
+    path
+        Where to; replaced whole or not at all.
+    about
+        Plain values; ``format`` says what kind of file it is, as ``fedimmune-KIND-VERSION``. A
+        number that is not finite becomes None.
+    """
+    write_atomically(tensors, path, described(tensors, **about))
+
+
+def read_described(
+    path: str | os.PathLike[str], form: str, *, made_by: str = ""
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Map what `write_described` wrote, and give what it was told.
+
+    Nobody is kept from writing another digest to a changed file: it shows damage, not fraud.
+
+    Parameters
+    ----------
+    path
+        The file.
+    form
+        What `format` has to be.
+    made_by
+        A command that makes such files.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is of another kind or version, or is damaged; the message names it.
+    """
+    kind = form.split("-")[1]
+    try:
+        metadata, tensors = read_metadata(path), load_mapped(path)
+    except InputError as error:
+        raise InputError(f"the {kind} {error}") from error
+    with naming(f"the {kind} {path}"):
+        about = _unpacked(metadata)
+    found = str(about.get("format", ""))
+    if not found.startswith(f"fedimmune-{kind}-"):
+        hint = f": `{made_by}` makes one" if made_by else ""
+        raise InputError(f"{path} is no {kind}{hint}")
+    if found != form:
+        raise InputError(
+            f"{path} is a {kind} of an unknown version ({found}); this product ({__version__}) "
+            f"reads {form}"
+        )
+    if about.pop(_DIGEST, None) != _digest(tensors, about):
+        raise InputError(f"the {kind} {path} is damaged: its content does not match its digest")
+    return tensors, about
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `described` packed; empty where there is nothing of the kind."""
+    """Read what a file of our own says of itself, without a look at its tensors.
+
+    Returns
+    -------
+    dict
+        Empty if it says nothing of the kind.
+    """
+    about = _unpacked(read_metadata(path))
+    about.pop(_DIGEST, None)
+    return about
+
+
+def described(tensors: Mapping[str, Tensor], **about: Any) -> dict[str, str]:
+    """Pack plain values, and a digest of them and of tensors, into metadata of one name.
+
+    The format writes several names in any order; with one, equal contents have equal bytes.
+    """
+    plain = _plain(about)
+    return {DESCRIPTION: json.dumps({_DIGEST: _digest(tensors, plain), **plain})}
+
+
+_DIGEST = "digest"
+
+
+def _unpacked(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Read what `described` packed; empty if there is nothing of the kind."""
     try:
-        found = json.loads(read_metadata(path)[_DESCRIPTION])
-    except (KeyError, ValueError):
-        return {}
+        found = read_json(metadata.get(DESCRIPTION, "{}"))
+    except InputError as error:
+        raise InputError(f"its description {error}") from error
     return found if isinstance(found, dict) else {}
 
 
-def described(**about: Any) -> dict[str, str]:
-    """Pack plain values into metadata of one key.
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    names = sorted(tensors)
+    outline = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    found = hashlib.sha256(json.dumps([about, outline]).encode())
+    for name in names:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        found.update(flat.view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
-    The format writes several keys in any order; with one, equal contents have equal bytes.
-    """
-    return {_DESCRIPTION: json.dumps(about)}
+
+def _plain(value: Any) -> Any:
+    """Give what JSON knows: it has no number that is not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -------------------------------------------------------------------- writing
 
 
 def write_atomically(
@@ -96,6 +259,7 @@ def write_atomically(
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with _replacing(path) as temporary:
         save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
+        _read_header(Path(temporary), _MOST_TENSORS)  # what could not be read is not written
 
 
 def write_text_atomically(text: str, path: str | os.PathLike[str]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "client_ids",
     "global_tensors",
     "sample_counts",
+    "savable_ids",
     "state_tensors",
 ]
 
@@ -39,6 +40,20 @@ def client_ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]
                 f"a client's id must be hashable, such as a string or an int: {client}"
             )
     return ids
+
+
+def savable_ids(clients: object) -> list[ClientId]:
+    """Read client ids that are to be saved, or were."""
+    if not isinstance(clients, list):
+        raise InputError("it does not say whose values it has")
+    for client in clients:
+        if not isinstance(client, str | int):
+            raise InputError(
+                f"only text and whole numbers can be saved as client ids, not {client!r}"
+            )
+    if len(set(clients)) < len(clients):
+        raise InputError("a client is there twice")
+    return clients
 
 
 def sample_counts(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
-from fedimmune.files import load_mapped, read_metadata, writable, write_atomically
+from fedimmune.files import DESCRIPTION, load_mapped, read_metadata, writable, write_atomically
 from fedimmune.layers import FLOATS
 from fedimmune.rules import Rule
 from fedimmune.updates import Updates
@@ -142,4 +142,6 @@ def _next_model(
 ) -> tuple[Mapping[str, Tensor], dict[str, str]]:
     if global_file is None:
         return aggregation.update, {}
-    return aggregation.apply(load_mapped(global_file)), read_metadata(global_file)
+    metadata = read_metadata(global_file)
+    metadata.pop(DESCRIPTION, None)  # of a run's model; it is not of this one
+    return aggregation.apply(load_mapped(global_file)), metadata

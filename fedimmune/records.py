@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["ClientData", "ClientRecord", "RoundRecord", "Seconds"]
+
+
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class _Record(BaseModel):
@@ -26,7 +31,7 @@ class ClientData(_Record):
 
     id: int | str
     attacks: bool | None = None
-    samples: tuple[int, ...]
+    samples: tuple[_Count, ...]
 
 
 class ClientRecord(_Record):

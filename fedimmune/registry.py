@@ -6,13 +6,14 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["Named", "Registry", "make"]
+__all__ = ["Named", "Registry", "make", "names_code", "never_import_from"]
 
 
 class Named:
@@ -110,7 +111,7 @@ class Registry(Generic[T]):
             There is none of that name; the message lists those that there are. Or what is named
             cannot be imported, or is not what it has to be.
         """
-        if self._base is not None and isinstance(name, str) and ":" in name:
+        if self._base is not None and names_code(name):
             return self._imported(name, self._base)
         try:
             return self._members[name]
@@ -127,11 +128,9 @@ class Registry(Generic[T]):
     def _imported(self, name: str, base: type) -> type[T]:
         module_name, _, attribute = name.partition(":")
         said = f"{self._noun} {name!r}"
-        here = os.getcwd()
-        if here not in sys.path:
-            sys.path.append(here)  # as `python -m` does, so that a script beside the user is found
         try:
-            module = importlib.import_module(module_name)
+            with _import_places():
+                module = importlib.import_module(module_name)
         except ImportError as error:
             raise ParameterError(f"{said}: cannot import {module_name!r}: {error}") from error
         except Exception as error:
@@ -154,6 +153,33 @@ class Registry(Generic[T]):
             if default is inspect.Parameter.empty:
                 raise ParameterError(f"{said}: its parameter {parameter!r} needs a default")
         return member
+
+
+def names_code(name: object) -> TypeGuard[str]:
+    """Whether a name stands for a class that has to be imported, ``package.module:Name``."""
+    return isinstance(name, str) and ":" in name
+
+
+_BARRED: set[str] = set()
+
+
+def never_import_from(folder: str | os.PathLike[str]) -> None:
+    """Keep a folder that a stranger may have filled out of where users' classes are found."""
+    _BARRED.add(os.path.realpath(folder))
+
+
+@contextmanager
+def _import_places() -> Iterator[None]:
+    """Look for modules where the user is too, as `python -m` does, but in no barred folder."""
+    here = os.getcwd()
+    if here not in sys.path and os.path.realpath(here) not in _BARRED:
+        sys.path.append(here)
+    before = list(sys.path)
+    sys.path[:] = [place for place in before if os.path.realpath(place or here) not in _BARRED]
+    try:
+        yield
+    finally:
+        sys.path[:] = [*before, *(place for place in sys.path if place not in before)]
 
 
 def make(member: type[T], parameters: Mapping[str, Any]) -> T:

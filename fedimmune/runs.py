@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,16 +30,11 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import (
-    described,
-    load_mapped,
-    read_description,
-    write_atomically,
-    write_text_atomically,
-)
+from fedimmune.files import load_mapped, read_described, write_described, write_text_atomically
 from fedimmune.records import ClientData, RoundRecord
 from fedimmune.rules import Rule
 from fedimmune.traces import Traces
+from fedimmune.untrusted import MIB, first_problem, read_bytes, read_json, read_toml
 
 __all__ = ["Checkpoint", "RunFolder"]
 
@@ -51,6 +45,8 @@ _UNFINISHED = re.compile(
 """Files that were being written when their process ended."""
 
 
+_FORMAT = "fedimmune-checkpoint-1"
+_MOST_PARTITION, _MOST_ROUNDS = 64 * MIB, 1024 * MIB
 _Partition = TypeAdapter(tuple[ClientData, ...])
 
 
@@ -100,40 +96,32 @@ class RunFolder:
 
     def scenario(self) -> dict[str, Any]:
         """Read what was run, as it was written down: nothing is checked or filled in."""
-        try:
-            return tomllib.loads(self._scenario.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(
-                f"cannot read the scenario {self._scenario}: {error.strerror}"
-            ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{self._scenario} is no TOML: {error}") from error
+        return read_toml(self._scenario)
 
     def partition(self) -> tuple[ClientData, ...] | None:
         """Read who has which data; None where it was not written down."""
-        try:
-            return _Partition.validate_json(self._partition.read_bytes())
-        except FileNotFoundError:
+        if not self._partition.exists():
             return None
-        except OSError as error:
-            raise InputError(f"cannot read {self._partition}: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(f"{self._partition} is no partition: {first['msg']}") from None
+        content = read_bytes(self._partition, _MOST_PARTITION)
+        try:
+            return _Partition.validate_python(read_json(content))
+        except (ValidationError, InputError) as error:
+            problem = first_problem(error)
+            raise InputError(f"{self._partition} is no partition: {problem}") from None
 
     def records(self) -> list[RoundRecord]:
         """Read the records of all finished rounds."""
         if not self._rounds.is_file():
             return []
         records = []
-        lines = self._rounds.read_bytes().split(b"\n")
+        lines = read_bytes(self._rounds, _MOST_ROUNDS).split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):
             try:
-                record = RoundRecord.model_validate_json(line)
-            except ValidationError as error:
-                first = error.errors()[0]
+                record = RoundRecord.model_validate(read_json(line))
+            except (ValidationError, InputError) as error:
                 raise InputError(
-                    f"{self._rounds}, line {number}, is no record of a round: {first['msg']}"
+                    f"{self._rounds}, line {number}, is no record of a round: "
+                    f"{first_problem(error)}"
                 ) from None
             if record.round != number:
                 raise InputError(
@@ -240,10 +228,10 @@ class RunFolder:
         last
             Whether this was the last round.
         """
-        metadata = described(round=number, fingerprint=fingerprint)
         if rule.has_history:
             rule.save(self._history(number))
-        write_atomically(model, self._model if last else self._checkpoint, metadata)
+        file = self._model if last else self._checkpoint
+        write_described(model, file, format=_FORMAT, round=number, fingerprint=fingerprint)
         if last:
             self._checkpoint.unlink(missing_ok=True)
         self._forget_histories_but(number)
@@ -262,14 +250,17 @@ class RunFolder:
         return self.path / f"history-{number}.safetensors"
 
     def _read_checkpoint(self) -> Checkpoint:
-        model = {name: tensor.clone() for name, tensor in load_mapped(self._checkpoint).items()}
         try:
-            about = read_description(self._checkpoint)
-            return Checkpoint(int(about["round"]), model, str(about["fingerprint"]))
-        except (KeyError, ValueError, TypeError) as error:
+            model, about = read_described(self._checkpoint, _FORMAT)
+        except InputError as error:
+            raise InputError(f"{error}; force the run to begin anew") from error
+        number, fingerprint = about.get("round"), about.get("fingerprint")
+        if not isinstance(number, int) or number < 1 or not isinstance(fingerprint, str):
             raise InputError(
                 f"{self._checkpoint} is no checkpoint of a run; force the run to begin anew"
-            ) from error
+            )
+        copied = {name: tensor.clone() for name, tensor in model.items()}
+        return Checkpoint(number, copied, fingerprint)
 
     def _keep_records(self, count: int) -> None:
         found = len(self.records())  # what is kept must be readable: look before anything is cut

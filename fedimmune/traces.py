@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import described, load_mapped, read_description, write_atomically
-from fedimmune.layers import Layer
+from fedimmune.files import read_described, read_description, write_described
+from fedimmune.intake import savable_ids
+from fedimmune.layers import FLOATS, Layer
 from fedimmune.rules.base import Basis
+from fedimmune.untrusted import naming
 from fedimmune.updates import ANCHOR, ClientId, Updates
 
 __all__ = ["Trace", "Traces", "trace_of"]
 
-_FORMAT = "fedimmune-trace-1"
+_FORMAT = "fedimmune-trace-2"
 _FILE = re.compile(r"round-(\d{4,})\.safetensors")
 _UNFINISHED = re.compile(r"\.round-\d{4,}\.safetensors\.[0-9a-f]{8}")
 _KEPT = "kept/"
@@ -134,23 +135,22 @@ class Traces:
         file = self._file(number)
         if not file.is_file():
             raise InputError(f"round {number} left no trace: there is no {file}")
-        tensors = load_mapped(file)
-        about = read_description(file)
-        if about.get("format") != _FORMAT:
-            raise InputError(f"{file} is no trace of this version ({_FORMAT})")
-        try:
+        tensors, about = read_described(file, _FORMAT)
+        with naming(f"the trace {file}"):
+            kept = _names(about.get("kept"))
+            wanted = {_KEPT + name for name in kept} | (tensors.keys() & {"grams", "evidence"})
+            if tensors.keys() != wanted or about.get("round") != number:
+                raise InputError("its parts do not belong together")
             found = Trace(
-                round=int(about["round"]),
-                clients=tuple(about["clients"]),
-                layers=tuple(about["layers"]),
+                round=number,
+                clients=tuple(savable_ids(about.get("clients"))),
+                layers=_names(about.get("layers")),
                 grams=tensors.get("grams"),
                 evidence=tensors.get("evidence"),
-                senders=tuple(about["senders"]),
-                kept={name: tensors[_KEPT + name] for name in about["kept"]},
+                senders=tuple(savable_ids(about.get("senders"))),
+                kept={name: tensors[_KEPT + name] for name in kept},
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{file} is damaged: {error!r}") from error
-        _check(found, number, file)
+            _check(found)
         return found
 
     def write(self, trace: Trace) -> None:
@@ -161,7 +161,13 @@ class Traces:
         measured = {"grams": trace.grams, "evidence": trace.evidence}
         tensors = {name: tensor for name, tensor in measured.items() if tensor is not None}
         tensors |= {_KEPT + name: tensor for name, tensor in trace.kept.items()}
-        about = described(
+        try:
+            self.path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write traces to {self.path}: {error.strerror}") from error
+        write_described(
+            tensors,
+            self._file(trace.round),
             format=_FORMAT,
             round=trace.round,
             clients=list(trace.clients),
@@ -169,11 +175,6 @@ class Traces:
             senders=list(trace.senders),
             kept=list(trace.kept),
         )
-        try:
-            self.path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write traces to {self.path}: {error.strerror}") from error
-        write_atomically(tensors, self._file(trace.round), about)
 
     def forget_after(self, number: int) -> None:
         """Remove the traces of rounds that are going to be played again."""
@@ -198,11 +199,10 @@ class Traces:
     def _kept(self, number: int) -> list[str]:
         """Names alone, without reading what was kept."""
         file = self._file(number)
-        try:
-            found = read_description(file).get("kept", []) if file.is_file() else []
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{file} is damaged: {error}") from error
-        return [str(name) for name in found] if isinstance(found, list) else []
+        if not file.is_file():
+            return []
+        with naming(f"the trace {file}"):
+            return list(_names(read_description(file).get("kept")))
 
     def _file(self, number: int) -> Path:
         return self.path / f"round-{number:04}.safetensors"
@@ -214,16 +214,27 @@ class Traces:
         return {int(match[1]): file for match, file in found if match is not None}
 
 
-def _check(trace: Trace, number: int, file: Path) -> None:
-    """Refuse a file whose parts do not belong together."""
+def _names(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise InputError("it does not name its layers")
+    if len(set(found)) < len(found):
+        raise InputError("it names a layer twice")
+    return tuple(found)
+
+
+def _check(trace: Trace) -> None:
+    """Refuse parts that do not belong together."""
     clients, layers, grams = len(trace.clients), len(trace.layers), trace.grams
-    fits = trace.round == number
+    fits = True
     if grams is not None:
-        rows = grams.shape[-1]
+        rows = grams.shape[-1] if grams.ndim else 0
         fits &= grams.shape == (layers, rows, rows) and rows in {clients, clients + 1}
-        fits &= bool(torch.isfinite(grams).all())
+        fits &= grams.dtype == torch.float64 and bool(torch.isfinite(grams).all())
+        fits &= layers > 0 and clients > 0
     if trace.evidence is not None:
-        fits &= trace.evidence.shape == (clients,)
-    fits &= all(tensor.shape[:1] == (len(trace.senders),) for tensor in trace.kept.values())
+        fits &= trace.evidence.shape == (clients,) and trace.evidence.dtype == torch.float64
+        fits &= bool(torch.isfinite(trace.evidence).all())
+    for tensor in trace.kept.values():
+        fits &= tensor.shape[:1] == (len(trace.senders),) and tensor.dtype in FLOATS
     if not fits:
-        raise InputError(f"{file} is damaged: its parts do not belong together")
+        raise InputError("its parts do not belong together")

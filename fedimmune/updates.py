@@ -237,17 +237,6 @@ class Updates:
                 "client models need the global model that they started from: give global_file, "
                 "or are_updates=True where the files hold differences"
             )
-        ids: list[ClientId] = []
-        states: list[State] = []
-        unreadable: list[str | None] = []
-        for file in files:
-            ids.append(Path(file).stem)
-            try:
-                states.append(load_mapped(file))
-                unreadable.append(None)
-            except InputError as error:
-                states.append({})
-                unreadable.append(str(error))
         pattern: dict[str, Tensor] | None = None
         if global_file is not None:
             try:
@@ -255,6 +244,19 @@ class Updates:
             except InputError as error:
                 raise InputError(f"the global model {error}") from error
             pattern = global_tensors(mapped)
+        # One layer too many is named; a million are not even listed.
+        few = {} if pattern is None else {"most": len(pattern) + _MORE_LAYERS}
+        ids: list[ClientId] = []
+        states: list[State] = []
+        unreadable: list[str | None] = []
+        for file in files:
+            ids.append(Path(file).stem)
+            try:
+                states.append(load_mapped(file, **few))
+                unreadable.append(None)
+            except InputError as error:
+                states.append({})
+                unreadable.append(str(error))
         base = None if are_updates else pattern
         made = cls._from_states(
             states,
@@ -556,6 +558,9 @@ class Updates:
         if self.form is not Form.STATE:
             reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
         return replace(self.reject(reasons), is_checked=True)
+
+
+_MORE_LAYERS = 100
 
 
 def _doubtful(rows: Rows) -> list[int]:

@@ -10,25 +10,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedimmune import __version__
-from fedimmune.adaptive.forms import Form
+from fedimmune.adaptive.forms import MOST_VALUE, Form, with_tensors
 from fedimmune.adaptive.kinds import Kinds
+from fedimmune.adaptive.outcomes import Figures, check_search
 from fedimmune.adaptive.parting import Parted
 from fedimmune.adaptive.principal import Perceptron, Principal, PrincipalSettings
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.adaptive.replay import PREFIX, pack, unpack
 from fedimmune.errors import InputError
-from fedimmune.files import described, load_mapped, read_description, write_atomically
+from fedimmune.files import read_described, write_described
+from fedimmune.untrusted import naming
 
 __all__ = ["Ancestor", "Defence", "DefenceAbout", "Judged", "make_form"]
 
-_FORMAT = "fedimmune-defence-1"
+_FORMAT = "fedimmune-defence-2"
 _KINDS = "kinds/"
 """What the names of the classifier's tensors begin with."""
 
@@ -89,12 +91,12 @@ class DefenceAbout(BaseModel):
     layers: dict[str, tuple[int, ...]]
     form: Literal["relational", "paper"]
     settings: dict[str, Any]
-    memory: float = 0.0
+    memory: float = Field(0.0, ge=0, le=MOST_VALUE)
     attacks: tuple[str, ...] = ()
     training: dict[str, Any] = {}
-    validation: tuple[dict[str, Any], ...] = ()
+    validation: tuple[Figures, ...] = ()
     recordings: str = ""
-    searched: dict[str, Any] = {}
+    searched: Annotated[dict[str, Any], AfterValidator(check_search)] = {}
     version: str = __version__
     lineage: tuple[Ancestor, ...] = ()
 
@@ -131,10 +133,9 @@ class Defence:
     digest
         Of its file; empty where it has none yet.
     replay
-        A sample of what it was made from, to learn again with a patch; empty in files that were
-        made before there were patches.
+        A sample of what it was made from, to learn again with a patch.
     kinds
-        Tells kinds of attack apart; None in files that were made before there were kinds.
+        Tells kinds of attack apart; None if it knows none.
     """
 
     def __init__(
@@ -210,8 +211,8 @@ class Defence:
         if kinds is not None:
             classifier = {f"{_KINDS}{n}": t.clone() for n, t in kinds.state_dict().items()}
         names = None if kinds is None else kinds.names[:-1]
-        described_so = described(format=_FORMAT, about=about, replay=replay, kinds=names)
-        write_atomically(tensors | classifier | replayed, path, described_so)
+        every = tensors | classifier | replayed
+        write_described(every, path, format=_FORMAT, about=about, replay=replay, kinds=names)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Defence:
@@ -222,58 +223,39 @@ class Defence:
         InputError
             There is no such file, it is damaged, no defence, or of an unknown version.
         """
-        try:
-            tensors = load_mapped(path)
-        except InputError as error:
-            raise InputError(f"the defence {error}") from error
-        description = read_description(path)
-        found = str(description.get("format", ""))
-        if not found.startswith("fedimmune-defence-"):
-            raise InputError(f"{path} is no defence: `fedimmune train` makes one")
-        if found != _FORMAT:
-            raise InputError(
-                f"{path} is a defence of an unknown version ({found}); this product "
-                f"({__version__}) reads {_FORMAT}"
-            )
-        weights = {
-            name: tensor.clone()
-            for name, tensor in tensors.items()
-            if not name.startswith((PREFIX, _KINDS))
-        }
-        replayed = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
-        classifier = {
-            name.removeprefix(_KINDS): tensor.clone()
-            for name, tensor in tensors.items()
-            if name.startswith(_KINDS)
-        }
-        try:
-            about = DefenceAbout.model_validate(description["about"])
-            form = make_form(about.form, about.settings)
-            form.load_state_dict(weights)
-            replay = unpack(replayed, description.get("replay", []), about.layers)
-            kinds = _read_kinds(description.get("kinds"), classifier)
-        except (KeyError, ValidationError, RuntimeError, InputError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise InputError(f"the defence {path} is damaged: {first}") from error
-        if about.settings["layers"] != len(about.layers):
-            raise InputError(
-                f"the defence {path} is damaged: it is for {about.settings['layers']} layers and "
-                f"names {len(about.layers)}"
-            )
-        if not all(
-            bool(torch.isfinite(tensor).all()) for tensor in (weights | classifier).values()
-        ):
-            raise InputError(f"the defence {path} is damaged: it holds values that are not finite")
+        tensors, description = read_described(path, _FORMAT, made_by="fedimmune train")
+        parts: dict[str, dict[str, Tensor]] = {"": {}, PREFIX: {}, _KINDS: {}}
+        for name, tensor in tensors.items():
+            of = next((prefix for prefix in (PREFIX, _KINDS) if name.startswith(prefix)), "")
+            parts[of][name] = tensor
+        with naming(f"the defence {path}"):
+            about = DefenceAbout.model_validate(description.get("about"))
+            form = with_tensors(lambda: make_form(about.form, about.settings), parts[""])
+            # As they were understood: true may have been written as text.
+            about = about.model_copy(update={"settings": form.settings.model_dump()})
+            if about.settings["layers"] != len(about.layers):
+                raise InputError(
+                    f"it is for {about.settings['layers']} layers and names {len(about.layers)}"
+                )
+            replay = unpack(parts[PREFIX], description.get("replay"), about.layers)
+            kinds = _read_kinds(description.get("kinds"), parts[_KINDS], form)
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
         return cls(form, about, digest, replay=replay, kinds=kinds)
 
 
-def _read_kinds(names: object, tensors: dict[str, Tensor]) -> Kinds | None:
+def _read_kinds(names: object, tensors: dict[str, Tensor], form: Form) -> Kinds | None:
     if names is None and not tensors:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError("it does not say which kinds of attack it tells apart")
-    return Kinds.from_tensors(names, tensors)
+    plain = {name.removeprefix(_KINDS): tensor for name, tensor in tensors.items()}
+    kinds = Kinds.from_tensors(names, plain)
+    if len(kinds.mean) != form.described_by:
+        raise InputError(
+            f"it tells kinds of attack apart by {len(kinds.mean)} numbers, and its network gives "
+            f"{form.described_by}"
+        )
+    return kinds
 
 
 def make_form(name: str, settings: dict[str, Any]) -> Form:

@@ -8,15 +8,32 @@ and the next estimate from the weights. A form says what an estimate and a score
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-__all__ = ["Feature", "FirstLayer", "Form", "FormSettings", "Inputs", "Weighed"]
+from fedimmune.errors import InputError
+
+__all__ = [
+    "MOST_VALUE",
+    "MOST_WIDTH",
+    "Feature",
+    "FirstLayer",
+    "Form",
+    "FormSettings",
+    "Inputs",
+    "Weighed",
+    "with_tensors",
+]
+
+MOST_WIDTH = 100_000
+"""No layer of a network has more inputs or outputs."""
+MOST_VALUE = 1e12
+"""No weight of a network is larger: what is computed with it stays finite."""
 
 Inputs = Mapping[str, Tensor]
 """What a form reads of a batch of rounds, by name; one row a round. Nothing in it is learned."""
@@ -35,11 +52,11 @@ class FormSettings(BaseModel):
         How often the estimate is made anew (T).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    c: float = Field(10.0, gt=0, allow_inf_nan=False)
+    c: float = Field(10.0, gt=0, le=MOST_VALUE)
     eps: float = Field(0.5, ge=0, lt=1)
-    passes: int = Field(5, ge=1)
+    passes: int = Field(5, ge=1, le=1000)
 
 
 @dataclass(frozen=True)
@@ -152,6 +169,11 @@ class Form(nn.Module, ABC):
         long clients train, which a rehearsal cannot know.
         """
 
+    @property
+    @abstractmethod
+    def described_by(self) -> int:
+        """How many numbers `describe` gives of a client."""
+
     @abstractmethod
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """Say how far from the robust mean the weights lead, averaged over the batch."""
@@ -176,3 +198,40 @@ class Form(nn.Module, ABC):
             weights = torch.where(weights < least, torch.zeros_like(weights), weights)
             estimate = self.estimate(inputs, weights)
         return Weighed(weights, torch.stack(scores))
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def with_tensors(make: Callable[[], Network], tensors: Mapping[str, Tensor]) -> Network:
+    """Make a network of saved tensors, which have to be just its own.
+
+    Parameters
+    ----------
+    make
+        Gives the network; nothing is allocated for what it holds.
+    tensors
+        By name. They are copied.
+
+    Raises
+    ------
+    InputError
+        One is missing, odd, of another shape, or holds values that no network has.
+    """
+    with torch.device("meta"):
+        made = make()
+    wanted = made.state_dict()
+    if odd := sorted(wanted.keys() ^ tensors.keys()):
+        raise InputError(f"its network {'lacks' if odd[0] in wanted else 'has no'} {odd[0]!r}")
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise InputError(
+                f"{name!r} has the shape {tuple(tensor.shape)}, and its network "
+                f"{tuple(wanted[name].shape)}"
+            )
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"{name!r} holds {tensor.dtype}")
+        if not bool((tensor.abs() <= MOST_VALUE).all()):  # false for NaN too
+            raise InputError(f"{name!r} holds values that are not finite, or above {MOST_VALUE:g}")
+    made.load_state_dict({name: each.clone() for name, each in tensors.items()}, assign=True)
+    return made

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedimmune.adaptive.forms import Form
+from fedimmune.adaptive.forms import Form, with_tensors
 from fedimmune.adaptive.inventing import invent
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
@@ -71,12 +71,16 @@ class Kinds(nn.Module):
 
         Raises
         ------
-        KeyError, RuntimeError
+        InputError
             They do not fit.
         """
-        made = cls(names, len(tensors["mean"])).double()
-        made.load_state_dict(dict(tensors))
-        return made.eval()
+        mean = tensors.get("mean")
+        if mean is None or mean.ndim != 1 or not len(mean):
+            raise InputError("the kinds of attack it tells apart have no mean")
+        made = with_tensors(lambda: cls(names, len(mean)), tensors)
+        if not bool((made.spread > 0).all() & (made.temperature > 0)):
+            raise InputError("the kinds of attack it tells apart have no spread or temperature")
+        return made.double().eval()
 
 
 @dataclass(frozen=True)

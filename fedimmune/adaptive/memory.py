@@ -10,20 +10,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import described, load_mapped, read_description, write_atomically
-from fedimmune.updates import ClientId
+from fedimmune.files import read_described, write_described
+from fedimmune.intake import ClientId, savable_ids
+from fedimmune.untrusted import naming
 
 __all__ = ["Case", "Memory"]
 
-_FORMAT = "fedimmune-memory-2"
+_FORMAT = "fedimmune-memory-3"
 _KEPT = 0.8
 """How much of what is known is kept from round to round."""
+
+
+_MOST_ROUNDS = 10**9
+_Logarithm = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""Of a probability, summed up."""
 
 
 class Case(BaseModel):
@@ -42,9 +49,9 @@ class Case(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    since: int
-    evidence: tuple[float, ...] = ()
-    rounds: float = 0.0
+    since: int = Field(ge=1, le=_MOST_ROUNDS)
+    evidence: tuple[_Logarithm, ...] = ()
+    rounds: float = Field(0.0, ge=0, le=_MOST_ROUNDS)
 
     def with_round(self, kinds: Sequence[float]) -> Case:
         """Give the case with one more round, of which logarithms of probabilities are given."""
@@ -119,44 +126,39 @@ class Memory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it is replaced whole or not at all."""
-        for client in self.means:
-            if not isinstance(client, str | int):
-                raise InputError(
-                    f"only text and whole numbers can be saved as client ids, not {client!r}"
-                )
+        clients = savable_ids(list(self.means))
         values = torch.tensor(list(self.means.values()), dtype=torch.float64)
         cases = [
-            self.cases[client].model_dump() if client in self.cases else None
-            for client in self.means
+            self.cases[client].model_dump() if client in self.cases else None for client in clients
         ]
-        about = described(format=_FORMAT, clients=list(self.means), cases=cases, rounds=self.rounds)
-        write_atomically({"means": values}, path, about)
+        about = {"clients": clients, "cases": cases, "rounds": self.rounds}
+        write_described({"means": values}, path, format=_FORMAT, **about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
-        """Read what `save` wrote."""
-        try:
-            values = load_mapped(path).get("means")
-        except InputError as error:
-            raise InputError(f"the memory {error}") from error
-        description = read_description(path)
-        if description.get("format") != _FORMAT or values is None:
-            raise InputError(f"{path} is no memory file of this version ({_FORMAT})")
-        clients = description.get("clients")
-        if not isinstance(clients, list) or not all(isinstance(c, str | int) for c in clients):
-            raise InputError(f"{path} is damaged: it does not say whose values it has")
-        if values.shape != (len(clients),) or not bool(torch.isfinite(values).all()):
-            raise InputError(f"{path} is damaged: its clients and values disagree")
-        cases, rounds = description.get("cases"), description.get("rounds")
-        if not isinstance(cases, list) or len(cases) != len(clients) or not isinstance(rounds, int):
-            raise InputError(f"{path} is damaged: it does not say who was suspected of what")
-        try:
-            read = {
-                client: Case.model_validate(case)
-                for client, case in zip(clients, cases, strict=True)
-                if case is not None
-            }
-        except ValidationError as error:
-            first = str(error).strip().splitlines()[0]
-            raise InputError(f"{path} is damaged: {first}") from error
-        return cls(dict(zip(clients, values.tolist(), strict=True)), read, rounds)
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InputError
+            There is no such file, it is damaged, no memory, or of an unknown version.
+        """
+        tensors, about = read_described(path, _FORMAT)
+        with naming(f"the memory {path}"):
+            clients, values = savable_ids(about.get("clients")), tensors.get("means")
+            if values is None or values.shape != (len(clients),) or values.dtype != torch.float64:
+                raise InputError("its clients and values disagree")
+            if not bool((values.abs() <= 1).all()):
+                raise InputError("it holds values that are not between −1 and 1")
+            cases = _Cases.validate_python(about.get("cases"))
+            rounds = _Rounds.validate_python(about.get("rounds"))
+            if len(cases) != len(clients):
+                raise InputError("it does not say who was suspected of what")
+        suspected = {
+            client: case for client, case in zip(clients, cases, strict=True) if case is not None
+        }
+        return cls(dict(zip(clients, values.tolist(), strict=True)), suspected, rounds)
+
+
+_Rounds = TypeAdapter(Annotated[int, Field(ge=0, le=_MOST_ROUNDS, strict=True)])
+_Cases = TypeAdapter(list[Case | None])

@@ -5,13 +5,21 @@ Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedimmune.adaptive.forms import Feature, FirstLayer, Form, FormSettings, Inputs, Weighed
+from fedimmune.adaptive.forms import (
+    MOST_WIDTH,
+    Feature,
+    FirstLayer,
+    Form,
+    FormSettings,
+    Inputs,
+    Weighed,
+)
 
 __all__ = ["Perceptron", "Principal", "PrincipalSettings"]
 
@@ -50,17 +58,23 @@ class PrincipalSettings(FormSettings):
         How many, for the ablation alone.
     """
 
-    layers: int = Field(ge=1)
-    components: int = Field(10, ge=1)
+    layers: int = Field(ge=1, le=MOST_WIDTH)
+    components: int = Field(10, ge=1, le=MOST_WIDTH)
     start: Literal["median", "mean", "geometric-median"] = "median"
     orient: bool = False
-    hidden: float = Field(1.0, gt=0)
-    output: int = Field(32, ge=1)
+    hidden: float = Field(1.0, gt=0, le=1000)
+    output: int = Field(32, ge=1, le=MOST_WIDTH)
     shared: bool = False
     bias: bool = True
     leaky: bool = False
     attention: bool = True
-    clients: int | None = None
+    clients: int | None = Field(None, ge=1, le=MOST_WIDTH)
+
+    @model_validator(mode="after")
+    def _clients_are_for_the_ablation(self) -> Self:
+        if not self.attention and self.clients is None:
+            raise ValueError("a perceptron on all clients has to know how many there are")
+        return self
 
     @property
     def features(self) -> int:
@@ -108,6 +122,10 @@ class Principal(Form):
     def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
         return _beside(inputs["features"], estimate)
 
+    @property
+    def described_by(self) -> int:
+        return 2 * self.settings.features
+
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """The L1 distance of the last estimate, not renormalised, to the robust mean."""
         return _l1_loss(self, inputs, weighed, attackers)
@@ -151,6 +169,10 @@ class Perceptron(Form):
 
     def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
         return _beside(inputs["features"], estimate)
+
+    @property
+    def described_by(self) -> int:
+        return 2 * self.settings.features
 
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         return _l1_loss(self, inputs, weighed, attackers)

@@ -13,17 +13,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import described, load_mapped, read_description, write_atomically
+from fedimmune.files import read_described, write_described
+from fedimmune.untrusted import naming
 
 __all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
 
-_FORMAT = "fedimmune-recording-1"
+_FORMAT = "fedimmune-recording-2"
 SUFFIX = ".recording"
 """What recordings' file names end with."""
+_MOST_CLIENTS = 10_000
 
 
 class About(BaseModel):
@@ -54,8 +56,8 @@ class About(BaseModel):
     task: str
     layers: dict[str, tuple[int, ...]]
     attack: str
-    attackers: int
-    clients: int
+    attackers: int = Field(ge=0)
+    clients: int = Field(ge=1, le=_MOST_CLIENTS)
     run: int
     trajectory: str
     has_anchor: bool
@@ -98,6 +100,16 @@ class Recording:
                 f"a recording of {count} rounds, {layers} layers and {n} clients has Gram matrices "
                 f"of shape {(count, layers, rows, rows)}, not {tuple(grams.shape)}"
             )
+        if not 1 <= n <= _MOST_CLIENTS or not count or not layers:
+            raise InputError(
+                f"a recording has rounds, layers and from 1 to {_MOST_CLIENTS:,} clients, not "
+                f"{count} rounds, {layers} layers and {n} clients"
+            )
+        if not all(each.dtype == torch.float64 for each in (grams, median_distances)):
+            raise InputError(
+                f"a recording's inner products and distances are float64, not {grams.dtype} and "
+                f"{median_distances.dtype}"
+            )
         if not bool(torch.isfinite(grams).all()):
             raise InputError("a recording holds values that are not finite")
         self.about, self.grams, self.attackers = about, grams, attackers
@@ -121,7 +133,7 @@ class Recording:
             "median_distances": self.median_distances,
         }
         about = self.about.model_dump(mode="json")
-        write_atomically(tensors, path, described(format=_FORMAT, about=about))
+        write_described(tensors, path, format=_FORMAT, about=about)
 
     @classmethod
     def load(cls, path: Path) -> Recording:
@@ -132,19 +144,14 @@ class Recording:
         InputError
             The file is damaged, or no recording.
         """
-        try:
-            tensors = load_mapped(path)
-        except InputError as error:
-            raise InputError(f"the recording {error}") from error
-        description = read_description(path)
-        if description.get("format") != _FORMAT:
-            raise InputError(f"{path} is no recording of this version ({_FORMAT})")
-        try:
-            about = About.model_validate(description["about"])
-            attackers = tensors["attackers"].bool()
-            return cls(about, tensors["grams"], attackers, tensors["median_distances"])
-        except (KeyError, ValidationError, InputError) as error:
-            raise InputError(f"{path} is damaged: {error}") from error
+        tensors, description = read_described(path, _FORMAT, made_by="fedimmune record")
+        with naming(f"the recording {path}"):
+            about = About.model_validate(description.get("about"))
+            if set(tensors) != {"grams", "attackers", "median_distances"}:
+                raise InputError(f"it has the tensors {', '.join(sorted(tensors)) or 'none'}")
+            if tensors["attackers"].dtype != torch.bool:
+                raise InputError("it does not say who attacks")
+            return cls(about, tensors["grams"], tensors["attackers"], tensors["median_distances"])
 
 
 def read_recordings(folders: Iterable[str | Path]) -> list[Recording]:

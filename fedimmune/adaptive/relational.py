@@ -12,7 +12,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedimmune.adaptive.forms import Feature, FirstLayer, Form, FormSettings, Inputs, Weighed
+from fedimmune.adaptive.forms import (
+    MOST_VALUE,
+    MOST_WIDTH,
+    Feature,
+    FirstLayer,
+    Form,
+    FormSettings,
+    Inputs,
+    Weighed,
+)
 
 __all__ = ["Relational", "RelationalSettings"]
 
@@ -44,11 +53,11 @@ class RelationalSettings(FormSettings):
         robust mean.
     """
 
-    layers: int = Field(ge=1)
+    layers: int = Field(ge=1, le=MOST_WIDTH)
     anchor: bool = True
     relative: bool = True
-    hidden: int = Field(64, ge=1)
-    labels: float = Field(1.0, ge=0)
+    hidden: int = Field(64, ge=1, le=MOST_WIDTH)
+    labels: float = Field(1.0, ge=0, le=MOST_VALUE)
 
 
 class Relational(Form):
@@ -121,6 +130,10 @@ class Relational(Form):
         among_clients = inputs["among_clients"].unflatten(-1, (layers, -1))
         # Without lengths: the first number of each layer, and the second half about the estimate.
         return torch.cat([among_clients[..., 1:].flatten(-2), to_estimate[..., :layers]], -1)
+
+    @property
+    def described_by(self) -> int:
+        return self.settings.layers * len(_kinds(self.settings))
 
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
         return weights / weights.sum(-1, keepdim=True)

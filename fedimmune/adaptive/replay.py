@@ -18,6 +18,7 @@ from torch import Tensor
 from fedimmune.adaptive.parting import Parted
 from fedimmune.adaptive.recordings import About, Recording
 from fedimmune.errors import InputError
+from fedimmune.untrusted import first_problem
 
 __all__ = ["PREFIX", "pack", "sample", "unpack"]
 
@@ -101,8 +102,7 @@ def unpack(
             found = Recording(about, grams, attackers.clone().bool(), medians.double())
             parts[bool(description["apart"])].append(found)
         except (LookupError, TypeError, ValidationError, RuntimeError, InputError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise InputError(f"its replay, recording {number}: {first}") from error
+            raise InputError(f"its replay, recording {number}: {first_problem(error)}") from error
     return Parted(tuple(parts[0]), tuple(parts[1]))
 
 
@@ -125,13 +125,16 @@ def _halved(grams: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _whole(squares: Tensor, cosines: Tensor) -> Tensor:
-    n = squares.shape[-1]
-    first, second = torch.triu_indices(n, n, offset=1)
-    if squares.shape[:-1] != cosines.shape[:-1] or cosines.shape[-1] != len(first):
+    # From the shapes alone: with none of something, they may promise a matrix of any size.
+    n = squares.shape[-1] if squares.ndim == 3 else 0
+    if not squares.numel() or cosines.shape != (*squares.shape[:-1], n * (n - 1) // 2):
         raise InputError(
             f"cosines of shape {tuple(cosines.shape)} do not go with lengths of shape "
             f"{tuple(squares.shape)}"
         )
+    if squares.dtype != torch.float64 or cosines.dtype != torch.float32:
+        raise InputError(f"lengths and cosines are {squares.dtype} and {cosines.dtype}")
+    first, second = torch.triu_indices(n, n, offset=1)
     lengths = squares.double().sqrt()
     products = cosines.double() * lengths[..., first] * lengths[..., second]
     grams = torch.diag_embed(squares.double())

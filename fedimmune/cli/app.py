@@ -15,6 +15,7 @@ from fedimmune import __version__
 from fedimmune.cli.help import ENDING, Command, Group, examples, panel_of
 from fedimmune.cli.stopping import heeding_signals, is_stop, say_stopped
 from fedimmune.errors import FedimmuneError
+from fedimmune.untrusted import printable
 
 __all__ = ["app", "command", "main"]
 
@@ -65,10 +66,10 @@ def main() -> None:
         with heeding_signals():
             app(prog_name="fedimmune")  # by whatever name it was started
     except FedimmuneError as error:
-        typer.echo(f"fedimmune: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"fedimmune: {printable(' '.join(str(error).split()))}", err=True)
         sys.exit(1)
     except OSError as error:
-        typer.echo(f"fedimmune: {error.strerror or error}", err=True)
+        typer.echo(f"fedimmune: {printable(error.strerror or error)}", err=True)
         sys.exit(1)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from fedimmune.cli.app import command
 from fedimmune.cli.terminal import console
@@ -95,7 +96,7 @@ def _list(
             for name, value in member.parameters().items()
         )
         others = [_shown(fact(member)) for fact in facts.values()]
-        table.add_row(f"[cyan]{member.name}[/]", member.summary, parameters or "–", *others)
+        table.add_row(Text(member.name, "cyan"), member.summary, parameters or "–", *others)
     console().print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,6 +80,10 @@ def simulate(
         int | None,
         typer.Option(min=1, help="Processes that train. [default: one a core, 1 for small tasks]"),
     ] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Import the code (module:Class) that SCENARIO names."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Run anew what was run before.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the records, one JSON object a line.")
@@ -99,7 +104,8 @@ def simulate(
 ) -> None:
     """Train federatedly under attack and keep the run.
 
-    SCENARIO is a TOML file or a run's folder to start from; options change it.
+    SCENARIO is a TOML file or a run's folder to start from; options change it. One from somebody
+    else is code if it names any (module:Class): that is imported with --trust-code only.
 
     A run that was interrupted goes on from its last finished round; one that is finished is shown
     again. The same scenario gives the same bits, whatever the number of workers.
@@ -121,7 +127,7 @@ def simulate(
         if known is not None:
             raise ParameterError(f"{name} is given twice: {known!r} and {value!r}")
         changes[name] = value
-    scenario = _scenario(scenario_file, changes)
+    scenario = _scenario(scenario_file, changes, trust_code=trust_code)
     notes = remarks(quiet=quiet)
     if attackers and not scenario.attackers:
         say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")
@@ -151,7 +157,7 @@ def simulate(
         stack.callback(records.close)
         for record in records:
             if as_json:
-                typer.echo(record.model_dump_json())
+                typer.echo(json.dumps(record.model_dump(mode="json")))
             display.show(record)
             write(record)
     display.finish(folder)
@@ -179,7 +185,9 @@ def _kept(folder: RunFolder, shown: int, *, force: bool) -> str:
     return f"{again} {how} ({folder.path})"
 
 
-def _scenario(file: Path | None, changes: dict[str, Any]) -> Scenario:
-    from fedimmune.federation.scenario import Scenario, changed, read_toml
+def _scenario(file: Path | None, changes: dict[str, Any], *, trust_code: bool) -> Scenario:
+    from fedimmune.federation.scenario import Scenario, changed
 
-    return Scenario(**changed({} if file is None else read_toml(file), changes))
+    if file is None:
+        return Scenario(**changed({}, changes))
+    return Scenario.from_toml(file, changes, trust_code=trust_code)

@@ -10,6 +10,8 @@ from types import FrameType
 
 import typer
 
+from fedimmune.untrusted import printable
+
 __all__ = ["ANEW", "Stop", "heeding_signals", "is_stop", "on_stop", "say_stopped"]
 
 ANEW = "no file is half-written, and the same command begins anew"
@@ -79,5 +81,5 @@ def on_stop(kept: Callable[[], str] | str) -> Iterator[None]:
 def say_stopped(stop: BaseException) -> typer.Exit:
     """Say so in one line, and give the end of the program."""
     notes = "".join(f"; {note}" for note in getattr(stop, "__notes__", [])[-1:])
-    typer.echo(f"fedimmune: stopped{notes}", err=True)
+    typer.echo(printable(f"fedimmune: stopped{notes}"), err=True)
     return typer.Exit(128 + (_Heard.number or signal.SIGINT))

@@ -6,9 +6,10 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,9 +19,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from fedimmune.errors import ParameterError
+from fedimmune.untrusted import printable
 
 __all__ = ["console", "counter", "progress", "read_setting", "remarks", "say"]
 
@@ -33,19 +37,61 @@ def console() -> Console:
     """Where results go: standard output."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without β and █ gets a ? there
-    found = Console()
+    found = _Plain()
     known = found.is_terminal or "COLUMNS" in os.environ
-    return found if known else Console(width=_UNLIMITED)
+    return found if known else _Plain(width=_UNLIMITED)
 
 
 def remarks(*, quiet: bool = False) -> Console:
     """Where progress and remarks go: standard error, or nowhere."""
-    return Console(stderr=True, quiet=quiet)
+    return _Plain(stderr=True, quiet=quiet)
+
+
+class _Plain(Console):
+    """A console that shows strangers' text as text: no control character and no markup of theirs.
+
+    Clients name themselves, and files of strangers name attacks, tasks and layers.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(_plain(each) for each in objects), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        # The last line of defence: bars, and whatever draws itself.
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else _lines(text), style, control)
+
+
+def _plain(shown: Any) -> Any:
+    if isinstance(shown, str):
+        return _lines(shown)
+    if isinstance(shown, Text):
+        return (
+            shown if _lines(shown.plain) == shown.plain else Text(_lines(shown.plain), shown.style)
+        )
+    if isinstance(shown, Table):
+        shown.title = _plain(_text(shown.title, "table.title")) if shown.title else None
+        for column in shown.columns:
+            column.header = _plain(_text(column.header))
+            column._cells = [_plain(_text(cell)) for cell in column.cells]
+    return shown
+
+
+def _text(shown: Any, style: str = "") -> Any:
+    return Text(shown, style) if isinstance(shown, str) else shown
+
+
+def _lines(text: str) -> str:
+    """Escape all but the ends of lines."""
+    return text if text.isprintable() else "\n".join(printable(line) for line in text.split("\n"))
 
 
 def say(out: Console, words: str | Text) -> None:
     """Print a line as it is, however long it is."""
-    out.print(words, markup=False, highlight=False, soft_wrap=True)
+    line = printable(words) if isinstance(words, str) else words
+    out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def progress(out: Console, *columns: str | ProgressColumn, transient: bool = True) -> Progress:

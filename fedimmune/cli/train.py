@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -121,7 +122,7 @@ def train(
         defence.save(output)
         write_curve(curve, output)
     if as_json:
-        typer.echo(defence.about.model_dump_json(indent=2))
+        typer.echo(json.dumps(defence.about.model_dump(mode="json"), indent=2))
         return
     if searching is not None:
         console().print(searched_table(defence.about.searched))

@@ -119,11 +119,12 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedimmune.federation.worker"],
+            # With -P, modules are found where the master finds them, and not in the current folder.
+            [sys.executable, "-P", "-m", "fedimmune.federation.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the master, who then ends them
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
         )
 
     def send(self, message: object) -> None:

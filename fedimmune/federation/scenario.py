@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -28,12 +27,12 @@ from pydantic import (
     model_validator,
 )
 
-from fedimmune import attacks, rules, tasks
+from fedimmune import attacks, rules, tasks, untrusted
 from fedimmune.attacks import Attack
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.federation import partition as partitions
 from fedimmune.federation.partition import Partition
-from fedimmune.registry import Named, make
+from fedimmune.registry import Named, make, names_code, never_import_from
 from fedimmune.rules import Rule
 from fedimmune.tasks import Recipe, Task
 
@@ -283,7 +282,13 @@ class Scenario(BaseModel):
         return tomli_w.dumps(self.model_dump())
 
     @classmethod
-    def from_toml(cls, source: str | os.PathLike[str], changes: Mapping[str, Any] = {}) -> Self:
+    def from_toml(
+        cls,
+        source: str | os.PathLike[str],
+        changes: Mapping[str, Any] = {},
+        *,
+        trust_code: bool = False,
+    ) -> Self:
         """Read a TOML file.
 
         Parameters
@@ -292,20 +297,43 @@ class Scenario(BaseModel):
             The file, or a run's folder.
         changes
             Fields to be set otherwise, by name; ``attack.shift_x`` reaches into a table.
+        trust_code
+            Whether code that the file names, as ``module:Class``, may be imported. What `changes`
+            name is imported in any case.
+
+        Raises
+        ------
+        InputError
+            There is no such file, it is no scenario, or it names code that is not trusted.
         """
-        return cls(**changed(read_toml(source), changes))
+        written = read_toml(source)
+        fields = changed(written, changes)
+        if not trust_code:
+            _refuse_code(written, fields, source)
+        if os.path.isdir(source):
+            never_import_from(source)
+        return cls(**fields)
 
 
 def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a TOML file, or the scenario of a run's folder, without checking what it says."""
     path = Path(source)
     path = path / "scenario.toml" if path.is_dir() else path
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the scenario {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML: {error}") from error
+    return untrusted.read_toml(path)
+
+
+def _refuse_code(
+    written: Mapping[str, Any], fields: Mapping[str, Any], source: str | os.PathLike[str]
+) -> None:
+    """Refuse a file that names code: to import it is to run it."""
+    for field in _TABLES:
+        name = _name_of(fields.get(field))
+        if names_code(name) and name == _name_of(written.get(field)):
+            raise InputError(
+                f"{source} names code: {field} {name!r} would import the module "
+                f"{name.partition(':')[0]!r}. If you trust it, say so: --trust-code, or "
+                "trust_code=True in Python"
+            )
 
 
 def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,6 @@ def _written(value: Any) -> str:
         return json.dumps(value, default=str)
     try:
         json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
     return json.dumps(value)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from fedimmune.adaptive.defence import DefenceAbout
+from fedimmune.adaptive.defence import Defence, DefenceAbout
 from fedimmune.adaptive.facts import facts_of
-from fedimmune.errors import FedimmuneError, InputError
-from fedimmune.files import load_mapped, read_description
+from fedimmune.errors import FedimmuneError
 from fedimmune.report.charts import LineChart, Series
 from fedimmune.report.reading import Run
 from fedimmune.report.words import percent
+from fedimmune.untrusted import MIB, read_bytes
 
 __all__ = ["DefenceShown", "defences_of"]
 
@@ -90,17 +87,9 @@ def _shown(file: Path, digest: str, *, truth: bool) -> DefenceShown:
 
 
 def _read(file: Path) -> tuple[DefenceAbout, str]:
-    """Read what a defence says of itself, and its digest; its network need not be usable here."""
-    load_mapped(file)  # says what is wrong with a file that is none, or damaged
-    description = read_description(file)
-    if not str(description.get("format", "")).startswith("fedimmune-defence-"):
-        raise InputError(f"{file} is no defence")
-    try:
-        about = DefenceAbout.model_validate(description.get("about"))
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"]
-        raise InputError(f"{file} does not say what it was made for: {problem}") from None
-    return about, hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    """Read what a defence says of itself, and its digest."""
+    loaded = Defence.load(file)
+    return loaded.about, loaded.digest
 
 
 # -------------------------------------------------------------------- validation
@@ -136,14 +125,12 @@ def _figure(value: Any, kind: str) -> str:
 
 def _curve(file: Path) -> tuple[LineChart | None, list[str]]:
     place = file.with_name(f"{file.name}.curve.csv")
-    try:
-        with place.open(encoding="utf-8", newline="") as lines:
-            rows = [
-                (_loss(row["training"]), _loss(row["validation"])) for row in csv.DictReader(lines)
-            ]
-    except FileNotFoundError:
+    if not place.exists():
         return None, [f"Its learning curve is not beside it: there is no {place.name}."]
-    except (OSError, KeyError, ValueError, TypeError, csv.Error):
+    try:
+        lines = read_bytes(place, 16 * MIB).decode().splitlines()
+        rows = [(_loss(row["training"]), _loss(row["validation"])) for row in csv.DictReader(lines)]
+    except (KeyError, ValueError, TypeError, csv.Error):
         return None, [f"Its learning curve cannot be read: {place.name} is damaged."]
     validation = [row[1] for row in rows]
     ranked = sorted((v, i) for i, v in enumerate(validation, start=1) if v is not None)

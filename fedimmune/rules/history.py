@@ -5,7 +5,6 @@ By id and never by position: which clients take part, and in what order, changes
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +13,16 @@ import torch
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.files import load_mapped, read_metadata, write_atomically
-from fedimmune.layers import Kind, Layer
+from fedimmune.files import read_described, write_described
+from fedimmune.intake import savable_ids
+from fedimmune.layers import FLOATS, Kind, Layer
 from fedimmune.sources import Around, Source
+from fedimmune.untrusted import naming
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["History"]
 
-_FORMAT = "fedimmune-history-1"
+_FORMAT = "fedimmune-history-2"
 
 
 @dataclass(frozen=True)
@@ -63,42 +64,46 @@ class History:
         return History({**self.sums, **fresh})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file; it is replaced whole or not at all."""
-        clients = list(self.sums)
-        for client in clients:
-            if not isinstance(client, str | int):
-                raise InputError(
-                    f"only text and whole numbers can be saved as client ids, not {client!r}"
-                )
-        tensors = {
-            f"{index}/{name}": tensor
-            for index, client in enumerate(clients)
-            for name, tensor in self.sums[client].items()
-        }
-        metadata = {"format": _FORMAT, "clients": json.dumps(clients)}
-        write_atomically(tensors, path, metadata)
+        """Write a safetensors file; it is replaced whole or not at all.
+
+        Raises
+        ------
+        InputError
+            Clients have ids that cannot be saved, or are of different models.
+        """
+        clients = savable_ids(list(self.sums))
+        every = [self.sums[client] for client in clients]
+        shapes = [{name: tensor.shape for name, tensor in each.items()} for each in every]
+        if any(each != shapes[0] for each in shapes):
+            raise InputError("clients' histories are of different models: begin a new history")
+        # One tensor for each layer, not for each client too: there may be thousands of both.
+        names = list(every[0]) if every else []
+        tensors = {name: torch.stack([each[name] for each in every]) for name in names}
+        write_described(tensors, path, format=_FORMAT, clients=clients)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
-        """Read what `save` wrote."""
-        try:
-            tensors = load_mapped(path)
-        except InputError as error:
-            raise InputError(f"the history {error}") from error
-        metadata = read_metadata(path)
-        if metadata.get("format") != _FORMAT:
-            raise InputError(f"{path} is no history file of this version ({_FORMAT})")
-        try:
-            clients = json.loads(metadata["clients"])
-            sums: dict[ClientId, dict[str, Tensor]] = {client: {} for client in clients}
-            for key, tensor in tensors.items():
-                index, name = key.split("/", 1)
-                sums[clients[int(index)]][name] = tensor.clone()
-        except (KeyError, ValueError, IndexError, TypeError) as error:
-            raise InputError(f"{path} is damaged: its clients and tensors disagree") from error
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
-            raise InputError(f"{path} is damaged: it holds NaN or infinite values")
-        return cls(sums)
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InputError
+            There is no such file, it is damaged, no history, or of an unknown version.
+        """
+        tensors, about = read_described(path, _FORMAT)
+        with naming(f"the history {path}"):
+            clients = savable_ids(about.get("clients"))
+            for tensor in tensors.values():
+                if tensor.shape[:1] != (len(clients),):
+                    raise InputError("its clients and tensors disagree")
+                if tensor.dtype not in FLOATS or not bool(torch.isfinite(tensor).all()):
+                    raise InputError("it holds values that are not finite")
+        return cls(
+            {
+                client: {name: tensor[row].clone() for name, tensor in tensors.items()}
+                for row, client in enumerate(clients)
+            }
+        )
 
 
 class _WithPast(Around):

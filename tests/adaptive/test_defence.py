@@ -61,7 +61,7 @@ def damaged(**changes: Any) -> Callable[[Path], None]:
                 description[name] = value
             else:
                 about[name] = value
-        save_file(tensors, path, described(**description))
+        save_file(tensors, path, described(tensors, **description))
 
     return damage
 
@@ -75,7 +75,7 @@ def damaged(**changes: Any) -> Callable[[Path], None]:
         (Path.unlink, "no such file"),
         (lambda path: save_file({"w": torch.ones(3)}, path), "is no defence"),
         (recordings(1, rounds=1)[0].save, "is no defence"),
-        (damaged(format="fedimmune-defence-2"), "unknown version"),
+        (damaged(format="fedimmune-defence-1"), "unknown version"),
         (damaged(about="{"), "is damaged"),
         (damaged(about="{}"), "is damaged"),
         (damaged(form="oval"), "is damaged"),

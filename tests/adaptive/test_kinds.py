@@ -252,7 +252,7 @@ def test_a_damaged_classifier_is_refused(knowing: Path, tmp_path: Path) -> None:
         description = read_description(knowing)
         change(tensors, description)
         path = tmp_path / "damaged.defence"
-        save_file(tensors, path, described(**description))
+        save_file(tensors, path, described(tensors, **description))
         return path
 
     def without_names(_: dict[str, Tensor], description: dict[str, Any]) -> None:

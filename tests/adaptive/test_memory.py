@@ -196,7 +196,8 @@ def changed(
     def damage(path: Path) -> None:
         about = {**read_description(path), **changes}
         kept = {name: value for name, value in about.items() if value is not None}
-        save_file(tensors(load(path.read_bytes())), path, described(**kept))
+        found = tensors(load(path.read_bytes()))
+        save_file(found, path, described(found, **kept))
 
     return damage
 

@@ -50,7 +50,7 @@ def rewritten(**changes: Any) -> Callable[[Path], None]:
                 description[name] = value
             else:
                 about[name] = value
-        save_file(tensors, path, described(**description))
+        save_file(tensors, path, described(tensors, **description))
 
     return damage
 

@@ -163,18 +163,6 @@ def test_other_heads_keep_their_shapes() -> None:
     assert again.to_validate[0].about == same.about
 
 
-def test_a_file_from_before_there_were_patches_loads(tmp_path: Path, trained: Path) -> None:
-    tensors = load(trained.read_bytes())
-    description = read_description(trained)
-    del description["replay"], description["about"]["lineage"]
-    old = {name: tensor for name, tensor in tensors.items() if not name.startswith("replay/")}
-    assert len(old) < len(tensors)
-    save_file(old, tmp_path / "old.defence", described(**description))
-    found = Defence.load(tmp_path / "old.defence")
-    assert found.replay == Parted()
-    assert found.about.lineage == ()
-
-
 # -------------------------------------------------------------------- damage
 
 
@@ -219,7 +207,7 @@ def at(number: int, what: str, change: Callable[[Tensor], Tensor | None]) -> Any
 def test_damage_is_named_with_the_file(tmp_path: Path, trained: Path, damage: Any) -> None:
     tensors, description = load(trained.read_bytes()), read_description(trained)
     damage(tensors, description)
-    save_file(tensors, tmp_path / "broken.defence", described(**description))
+    save_file(tensors, tmp_path / "broken.defence", described(tensors, **description))
     with pytest.raises(InputError, match=r"broken\.defence is damaged") as caught:
         Defence.load(tmp_path / "broken.defence")
     assert "\n" not in str(caught.value)

@@ -25,7 +25,7 @@ import fedimmune.on_disk
 from fedimmune import create, names
 from fedimmune.adaptive.defence import Defence
 from fedimmune.cli import app, main
-from fedimmune.files import read_metadata
+from fedimmune.files import described, read_description, read_metadata
 from tests.adaptive.naive import shares
 from tests.rounds import needs_of
 from tests.rules.test_references import foolsgold_weights, krum_scores, residual
@@ -747,7 +747,7 @@ def test_a_rejected_client_leaves_no_trace_in_the_history(folder: Path) -> None:
     words = ("--rule", "foolsgold", "--history", "h")
     change(folder / FILES[0], fc__bias=torch.full((4,), torch.nan))
     aggregate(*words, *FILES[:4])
-    assert json.loads(read_metadata("h")["clients"]) == IDS[1:4]
+    assert read_description("h")["clients"] == IDS[1:4]
 
 
 @pytest.mark.parametrize("history", ["missing/history", NEXT])
@@ -759,13 +759,15 @@ def test_a_history_that_cannot_be_kept_is_refused_before_anything_is_written(
 
 
 def nan_in_history(path: Path) -> None:
-    state, metadata = load_file(path), read_metadata(path)
-    save_file({**state, "0/fc.bias": torch.full((4,), torch.nan)}, path, metadata)
+    state, about = load_file(path), read_description(path)
+    state["fc.bias"][0] = torch.nan
+    save_file(state, path, described(state, **about))
 
 
 def of_another_model(path: Path) -> None:
-    state, metadata = load_file(path), read_metadata(path)
-    save_file({**state, "0/fc.bias": torch.ones(5)}, path, metadata)
+    state, about = load_file(path), read_description(path)
+    state["fc.bias"] = torch.ones(4, 5)
+    save_file(state, path, described(state, **about))
 
 
 @pytest.mark.parametrize(
