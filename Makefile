@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test lint format test-data test-browser test-flower test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
+.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -44,6 +44,9 @@ flower-demo: $(VENV)/.flower ## the same story run by Flower: ten nodes, FedAvg 
 
 test: $(VENV)/.dev ## run the tests (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not data and not browser and not flower and not docs and not reproduce"
+
+fuzz: $(VENV)/.dev ## change files of every kind at random: each is read or refused, and none crashes us
+	FEDIMMUNE_EXAMPLES=$${FEDIMMUNE_EXAMPLES:-3000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz
 
 test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
 	@test -n "$$FEDIMMUNE_DATA" || { echo "set FEDIMMUNE_DATA to the folder of data sets"; exit 1; }

@@ -173,7 +173,7 @@ class Adaptive(WeightRule):
         return {
             client: _suspicion(self.loaded.kinds.names, case, remembers=self.memory)
             for client, case in self._next.cases.items()
-            if case.evidence
+            if len(case.evidence) == len(self.loaded.kinds.names)  # by this defence
         }
 
     def finish(self, updates: Updates | None = None) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 import fedimmune.federation.unnamed as unnamed
 from fedimmune import Scenario, simulate
 scenario, runs, workers, unnamed._SHARED_MEMORY = sys.argv[1], sys.argv[2], *map(eval, sys.argv[3:])
-for record in simulate(Scenario.from_toml(scenario), runs=runs, workers=workers):
+for record in simulate(Scenario.from_toml(scenario, trust_code=True), runs=runs, workers=workers):
     pass
 """
 

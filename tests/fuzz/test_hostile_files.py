@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from fedimmune import Updates, create
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.making import make_defence
-from fedimmune.adaptive.memory import Memory
+from fedimmune.adaptive.memory import Case, Memory
 from fedimmune.adaptive.outcomes import Outcome, described_search
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.cli import inspect_defence, inspect_run
@@ -86,10 +86,8 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.save(folder / "a.defence")
     recording(rounds=2, n=4).save(folder / "a.recording")
     sent = dict(zip("abcdef", honest_round(6, torch.Generator().manual_seed(1)), strict=True))
-    known: Any = create("adaptive", defence=folder / "a.defence", memory=True)
-    for _ in range(2):
-        known.aggregate({**sent, "f": negated(sent["f"])})
-    known.save(folder / "memory")
+    cases = {c: Case(since=1, evidence=(-0.1, -2.0), rounds=1.0) for c in ("a", "z")}
+    Memory({**dict.fromkeys("abcdef", -0.1), "z": -1.0}, cases, 2).save(folder / "memory")
     seen: Any = create("foolsgold", history=True)
     seen.aggregate(sent)
     seen.save(folder / "history")
@@ -117,6 +115,16 @@ def _explained_run(place: Path, defence: Path) -> None:
     folder.append(RoundRecord(round=1, accuracy=0.5, clients=records, seconds=seconds))
     rule: Any = create("foolsgold", history=True)
     folder.save(1, {"w": torch.zeros(3)}, "fingerprint", rule, last=False)
+
+
+def test_the_unchanged_files_are_good(valid: Path) -> None:
+    Defence.load(valid / "a.defence")
+    Recording.load(valid / "a.recording")
+    assert Memory.load(valid / "memory").cases
+    assert History.load(valid / "history").sums
+    Scenario.from_toml(valid / "scenario.toml")
+    inspect_run.look(valid / "explained", 1, "a", None).show()
+    assert RunFolder(valid / "run").partition()
 
 
 # -------------------------------------------------------------------- one kind of file each
