@@ -134,7 +134,10 @@ def _change_a_tensor(draw: Draw, tensors: dict[str, Tensor]) -> None:
     tensor = tensors.pop(name)
     changes: list[Callable[[Tensor], Tensor]] = [
         *(lambda t, to=to: t.to(to) for to in _DTYPES),
-        *(lambda t, by=by: (t.double() * by).to(t.dtype) for by in (0, -1, 1e300, 1e-320, float("nan"), float("inf"))),
+        *(
+            lambda t, by=by: (t.double() * by).to(t.dtype)
+            for by in (0, -1, 1e300, 1e-320, float("nan"), float("inf"))
+        ),
         lambda t: t.flatten(),
         lambda t: t.flatten()[0] if t.numel() else t,
         lambda t: t[:0] if t.ndim else t[None][:0],
