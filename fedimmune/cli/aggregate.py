@@ -15,6 +15,7 @@ from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.cli.stopping import ANEW, on_stop
 from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
 from fedimmune.errors import InputError, ParameterError
+from fedimmune.untrusted import MIB, read_bytes
 
 if TYPE_CHECKING:
     from fedimmune.rules import Rule
@@ -164,8 +165,8 @@ def _read_samples(path: Path | None) -> dict[Any, float] | None:
     if path is None:
         return None
     try:
-        counts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        counts = json.loads(read_bytes(path, 64 * MIB))  # a NaN rejects its client alone
+    except (ValueError, RecursionError) as error:
         raise InputError(f"cannot read the sample counts in {path}: {error}") from error
     if not isinstance(counts, dict):
         raise InputError(f'{path} must hold an object of counts by client id: {{"a": 600, …}}')

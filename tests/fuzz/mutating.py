@@ -80,7 +80,7 @@ def _changed_within(draw: Draw, value: Any) -> Any:
         del inner[key]
     elif how == "add" and isinstance(inner, dict):
         inner[draw(st.sampled_from(["more", "", "\x1b", "name"]))] = copy.deepcopy(draw(odd))
-    elif how == "add":
+    elif how == "add" and isinstance(inner, list):
         inner.insert(key, copy.deepcopy(draw(st.one_of(odd, st.just(inner[key])))))
     else:
         inner[key] = _changed_within(draw, inner[key])
