@@ -222,6 +222,10 @@ def _names(found: object) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float64 and bool(torch.isfinite(tensor).all())
+
+
 def _check(trace: Trace) -> None:
     """Refuse parts that do not belong together."""
     clients, layers, grams = len(trace.clients), len(trace.layers), trace.grams
@@ -229,11 +233,10 @@ def _check(trace: Trace) -> None:
     if grams is not None:
         rows = grams.shape[-1] if grams.ndim else 0
         fits &= grams.shape == (layers, rows, rows) and rows in {clients, clients + 1}
-        fits &= grams.dtype == torch.float64 and bool(torch.isfinite(grams).all())
+        fits &= _is_finite(grams)
         fits &= layers > 0 and clients > 0
     if trace.evidence is not None:
-        fits &= trace.evidence.shape == (clients,) and trace.evidence.dtype == torch.float64
-        fits &= bool(torch.isfinite(trace.evidence).all())
+        fits &= trace.evidence.shape == (clients,) and _is_finite(trace.evidence)
     for tensor in trace.kept.values():
         fits &= tensor.shape[:1] == (len(trace.senders),) and tensor.dtype in FLOATS
     if not fits:

@@ -221,7 +221,7 @@ def test_a_defence_is_shown_in_full(defended: Path) -> None:
 def test_a_defence_that_has_moved_is_no_error(defended: Path) -> None:
     (defended / "a.defence").rename(defended / "b.defence")
     said = visible_text(page(defended))
-    assert "It cannot be shown: cannot be read: no such file" in said
+    assert "It cannot be shown: the defence cannot be read: no such file" in said
 
 
 def test_another_defence_in_its_place_is_not_taken_for_it(defended: Path) -> None:
