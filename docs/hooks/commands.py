@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from fedimmune.cli import app
@@ -27,15 +27,15 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def reference() -> str:
     """Describe all commands, in the order of the program's own help."""
     program = get_command(app)
-    assert isinstance(program, click.Group)
+    assert isinstance(program, TyperGroup)
     return "\n".join(
         describe(program.commands[name], name) for names in PANELS.values() for name in names
     )
 
 
-def describe(command: click.Command, name: str) -> str:
+def describe(command: Any, name: str) -> str:
     """Describe one command in Markdown: what it does, its usage, its options, its examples."""
-    context = click.Context(command, info_name=f"fedimmune {name}")
+    context = command.make_context(f"fedimmune {name}", [], resilient_parsing=True)
     usage = command.get_usage(context).removeprefix("Usage: ")
     text = (command.help or "").replace("\f", "").strip()
     lines = [f"### `{name}` {{ #{name} }}", "", text, "", "```text", " ".join(usage.split()), "```"]
@@ -44,9 +44,8 @@ def describe(command: click.Command, name: str) -> str:
     if rows:
         lines += ["", "| option | meaning |", "|---|---|"]
         lines += [f"| `{names}` | {_cell(meaning)} |" for names, meaning in rows]
-    ending = getattr(command, "_ending", None)
-    if ending:
-        shown = "\n".join(line.removeprefix("  ") for line in ending.splitlines()[1:])
+    if command.ending:
+        shown = "\n".join(line.removeprefix("  ") for line in command.ending.splitlines()[1:])
         lines += ["", "```sh", shown, "```"]
     return "\n".join([*lines, ""])
 

@@ -1,10 +1,12 @@
-"""How help looks: commands in groups, and texts at the end that keep their lines."""
+"""How help looks: commands in groups, and texts at the end that keep their lines.
+
+Contexts and formatters are of any type here: Click's up to Typer 0.25, later Typer's own.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import click
 from typer.core import TyperCommand, TyperGroup
 
 __all__ = ["ENDING", "PANELS", "Command", "Group", "examples", "panel_of"]
@@ -48,35 +50,44 @@ def panel_of(command: str) -> str:
     return next(panel for panel, names in PANELS.items() if command in names)
 
 
-class _KeepsItsEnding(click.Command):
-    """Help that ends with its epilog as it stands."""
+class Command(TyperCommand):
+    """A command whose help ends with its epilog as it stands."""
 
     def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
         super().__init__(*arguments, **others)
-        self._ending = epilog
+        self.ending = epilog
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
-        # Without panels Typer escapes brackets all the same, for a markup that nobody reads.
-        formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
-        # Typer would run the lines of an epilog into one paragraph. In panels or not, what is in
-        # the formatter comes last.
-        formatter.write(f"\n{self._ending}" if self._ending else "")
+        _end(formatter, self.ending)
 
 
-class Command(_KeepsItsEnding, TyperCommand):
-    """A command whose help ends with its epilog as it stands."""
-
-
-class Group(_KeepsItsEnding, TyperGroup):
+class Group(TyperGroup):
     """The program: commands in the order of `PANELS`, each with its whole first sentence."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def __init__(self, *arguments: Any, epilog: str | None = None, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self.ending = epilog
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        _end(formatter, self.ending)
+
+    def list_commands(self, ctx: Any) -> list[str]:
         return [name for names in PANELS.values() for name in names]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without panels; Click's own list would cut sentences short."""
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands without panels; Typer's own list would cut sentences short."""
         for panel, names in PANELS.items():
             with formatter.section(panel):
                 found = [(name, self.commands[name].help or "") for name in names]
                 formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in found])
+
+
+def _end(formatter: Any, ending: str | None) -> None:
+    """Put a text at the end of a page of help, line by line."""
+    # Without panels Typer escapes brackets all the same, for a markup that nobody reads.
+    formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
+    # Typer would run the lines of an epilog into one paragraph. In panels or not, what is in the
+    # formatter comes last.
+    formatter.write(f"\n{ending}" if ending else "")

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from click.testing import Result
 from rich.console import Console
 from safetensors.numpy import load_file as load_arrays
 from safetensors.torch import load, save_file
 from torch import Tensor
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import fedimmune
 import fedimmune.files

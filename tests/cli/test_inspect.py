@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fedimmune import Scenario, simulate
 from fedimmune.adaptive.defence import Ancestor, Defence, DefenceAbout

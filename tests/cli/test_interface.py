@@ -11,10 +11,9 @@ from typing import get_args
 
 import pytest
 import torch
-from click.testing import Result
 from safetensors.torch import save_file
 from typer.main import get_command
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import fedimmune.demo
 from fedimmune import attacks, rules, tasks

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
 from safetensors.torch import save_file
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fedimmune.adaptive.defence import Defence
 from fedimmune.cli import app

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fedimmune.cli import app
 from fedimmune.federation import Scenario

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
 from fedimmune.cli import app
@@ -40,14 +40,14 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     assert made["MARK"] in page
     filled = made["on_page_markdown"](page)
     program = get_command(app)
-    assert isinstance(program, click.Group)
+    assert isinstance(program, TyperGroup)
     for name, command in program.commands.items():
         section = re.search(
             rf"^### `{name}` \{{ #{name} \}}$(.*?)(?=^### |\Z)", filled, re.M | re.S
         )
         assert section, name
         for parameter in command.params:
-            if isinstance(parameter, click.Option) and not parameter.hidden:
+            if isinstance(parameter, TyperOption) and not parameter.hidden:
                 for option in parameter.opts:
                     assert re.search(rf"\| `[^`]*{option}\b", section[1]), (name, option)
         assert f"fedimmune {name}" in section[1]
