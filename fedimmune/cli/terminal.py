@@ -97,7 +97,9 @@ def say(out: Console, words: str | Text) -> None:
 def progress(out: Console, *columns: str | ProgressColumn, transient: bool = True) -> Progress:
     """Give bars that are shown on a terminal, unless it is to be quiet."""
     unseen = out.quiet or not out.is_terminal
-    return Progress(*columns, console=out, transient=transient, disable=unseen)
+    # Before 14.3, Rich ends a bar that it does not show with an empty line.
+    shown_on = Console(quiet=True) if unseen else out
+    return Progress(*columns, console=shown_on, transient=transient, disable=unseen)
 
 
 def counter(out: Console, what: str) -> Progress:
