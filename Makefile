@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
+.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -57,6 +57,9 @@ test-browser: $(VENV)/.dev ## open reports in an installed Chromium (Debian: chr
 
 test-flower: $(VENV)/.flower ## tests of the strategy for Flower, which is installed for it
 	$(BIN)/python -m pytest -m flower -v -rs tests/flower
+
+test-install: ## install the wheel as users do, with the oldest and the newest versions (minutes)
+	$(PYTHON) tests/install/check.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 test-docs: $(VENV)/.docs ## follow the documentation's long pages, build its site (minutes)
 	$(BIN)/python -m pytest -m docs -v tests/docs
