@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import os
@@ -13,19 +14,25 @@ from weakref import WeakKeyDictionary
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["Named", "Registry", "make", "names_code", "never_import_from"]
+__all__ = ["Named", "Registry", "make", "meant", "names_code", "never_import_from"]
 
 
 class Named:
     """Something with a name, a line about itself, and keyword-only parameters."""
 
     name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names that it is known by; a subclass does not inherit them."""
     summary: ClassVar[str]
     """One line for lists."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """What the paper calls each parameter."""
     places: ClassVar[frozenset[str]] = frozenset()
     """Parameters that say where something is; another one must say what it is."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        cls.aliases = vars(cls).get("aliases", ())
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
@@ -84,6 +91,7 @@ class Registry(Generic[T]):
     ) -> None:
         self._noun, self._base = noun, base
         self._members: dict[str, type[T]] = {}
+        self._aliases: dict[str, str] = {}
         for member in members:
             self.register(member)
 
@@ -91,35 +99,40 @@ class Registry(Generic[T]):
         """Add a class, under its `name`; also usable as a decorator."""
         if inspect.isabstract(member):
             raise ParameterError(f"{member.__name__} is abstract and cannot be registered")
-        known = self._members.setdefault(member.name, member)
-        if known is not member:
-            raise ParameterError(
-                f"there is a {self._noun} {member.name!r} already: {known.__name__}"
-            )
+        for name in (member.name, *member.aliases):
+            known = self._members.get(self._aliases.get(name, name), member)
+            if known is not member:
+                raise ParameterError(f"there is a {self._noun} {name!r} already: {known.__name__}")
+        self._members[member.name] = member
+        self._aliases |= dict.fromkeys(member.aliases, member.name)
         return member
 
     def names(self) -> tuple[str, ...]:
-        """List the names of all members."""
+        """List the names of all members, without their aliases."""
         return tuple(self._members)
 
     def find(self, name: str) -> type[T]:
-        """Find a class by its name, or by ``package.module:Name`` where it is a user's own.
+        """Find a class by its name or an alias, or a user's own by ``package.module:Name``.
 
         Raises
         ------
         ParameterError
-            There is none of that name; the message lists those that there are. Or what is named
-            cannot be imported, or is not what it has to be.
+            There is none of that name; the message names the nearest, or all if none is near. Or
+            what is named cannot be imported, or is not what it has to be.
         """
         if self._base is not None and names_code(name):
             return self._imported(name, self._base)
         try:
-            return self._members[name]
+            return self._members[self._aliases.get(name, name)]
         except (KeyError, TypeError):
-            there_are = ", ".join(self._members)
             own = " and, of your own, module:Class" if self._base is not None else ""
-            message = f"there is no {self._noun} {name!r}; there are {there_are}{own}"
-            raise ParameterError(message) from None
+            else_say = f"there are {', '.join(self._members)}{own}"
+            hint = meant(name, (*self._members, *self._aliases), else_say)
+            raise ParameterError(f"there is no {self._noun} {name!r}; {hint}") from None
+
+    def resolve(self, name: str) -> str:
+        """Give the name that an alias stands for; any other name is given back."""
+        return self._aliases.get(name, name)
 
     def create(self, name: str, **parameters: Any) -> T:
         """Make a member by its name; a parameter that it has not is refused."""
@@ -191,6 +204,12 @@ def make(member: type[T], parameters: Mapping[str, Any]) -> T:
                 f"{each} ({member.symbols[each]})" if each in member.symbols else each
                 for each in accepted
             )
-            takes = f"it takes {known}" if known else "it takes none"
-            raise ParameterError(f"{member.name} has no parameter {parameter!r}; {takes}")
+            hint = meant(parameter, accepted, f"it takes {known or 'none'}")
+            raise ParameterError(f"{member.name} has no parameter {parameter!r}; {hint}")
     return member(**parameters)
+
+
+def meant(name: object, known: Iterable[str], else_say: str) -> str:
+    """Ask whether the nearest of the known names was meant; if none is near, say something else."""
+    near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.7)
+    return f"did you mean {near[0]!r}?" if near else else_say

@@ -58,7 +58,7 @@ def test_found_by_name_in_the_order_of_registering(animals: Registry[Animal]) ->
     assert Dog.parameters() == {}
 
 
-@pytest.mark.parametrize("name", ["cow", "", "Cat", None, 5, ["cat"], {}])
+@pytest.mark.parametrize("name", ["cow", "", None, 5, ["cat"], {}])
 def test_unknown_names_get_a_list_of_those_there_are(animals: Registry[Animal], name: Any) -> None:
     with pytest.raises(ParameterError) as caught:
         animals.find(name)
@@ -71,6 +71,45 @@ def test_unknown_parameters_get_a_list_of_those_there_are(animals: Registry[Anim
     assert str(caught.value) == "cat has no parameter 'legs'; it takes lives (n), colour"
     with pytest.raises(ParameterError, match="'legs'; it takes none"):
         make(Dog, {"legs": 4})
+
+
+@pytest.mark.parametrize("name", ["Cat", "cats", "cta", "catt"])
+def test_the_nearest_name_is_asked_for(name: str) -> None:
+    animals: Registry[Animal] = Registry("animal", (Cat, Dog))
+    with pytest.raises(ParameterError) as caught:
+        animals.find(name)
+    expected = "did you mean 'cat'?" if name != "cta" else "there are cat, dog"
+    assert str(caught.value) == f"there is no animal {name!r}; {expected}"
+
+
+def test_the_nearest_parameter_is_asked_for(animals: Registry[Animal]) -> None:
+    with pytest.raises(ParameterError, match=r"no parameter 'color'; did you mean 'colour'\?$"):
+        animals.create("cat", color="red")
+
+
+def test_an_alias_is_another_name_of_the_same(animals: Registry[Animal]) -> None:
+    class Cow(Animal):
+        name = "cow"
+        aliases = ("bovine",)
+
+        def sound(self) -> str:
+            return "moo"
+
+    class Bison(Cow):
+        name = "bovine"
+
+    class Ox(Cow):
+        name = "ox"
+
+    animals.register(Cow)
+    assert animals.find("bovine") is animals.find("cow") is Cow
+    assert animals.names() == ("cat", "dog", "cow")
+    assert [animals.resolve(name) for name in ("bovine", "cow", "x")] == ["cow", "cow", "x"]
+    with pytest.raises(ParameterError, match="animal 'bovine' already: Cow"):
+        animals.register(Bison)
+    assert animals.register(Ox).aliases == ()
+    with pytest.raises(ParameterError, match="did you mean 'bovine'"):
+        animals.find("bovin")
 
 
 def test_double_names_are_refused_and_the_first_stays(animals: Registry[Animal]) -> None:

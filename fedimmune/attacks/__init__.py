@@ -1,6 +1,6 @@
 """Attacks: what malicious clients do."""
 
 from fedimmune.attacks.base import Attack, Trial
-from fedimmune.attacks.registry import create, find, names, register
+from fedimmune.attacks.registry import create, find, names, register, resolve
 
-__all__ = ["Attack", "Trial", "create", "find", "names", "register"]
+__all__ = ["Attack", "Trial", "create", "find", "names", "register", "resolve"]

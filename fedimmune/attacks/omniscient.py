@@ -30,6 +30,7 @@ class Omniscient(Attack):
     """
 
     name = "omniscient"
+    aliases = ("sign-flip",)
     summary = "sends its update times −scale"
     acts_on = "update"
     paper = "Blanchard et al. 2017"

@@ -9,7 +9,7 @@ from fedimmune.attacks.nothing import NoAttack
 from fedimmune.attacks.omniscient import Omniscient
 from fedimmune.registry import Registry
 
-__all__ = ["create", "find", "names", "register"]
+__all__ = ["create", "find", "names", "register", "resolve"]
 
 _ATTACKS: Registry[Attack] = Registry(
     "attack", (NoAttack, Omniscient, LabelFlip, Backdoor), base=Attack
@@ -19,3 +19,4 @@ register = _ATTACKS.register
 names = _ATTACKS.names
 find = _ATTACKS.find
 create = _ATTACKS.create
+resolve = _ATTACKS.resolve

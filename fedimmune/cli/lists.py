@@ -76,6 +76,7 @@ def _list(
         described = [
             {
                 "name": member.name,
+                "aliases": list(member.aliases),
                 "summary": member.summary,
                 "parameters": member.parameters(),
                 **{name.replace(" ", "_"): fact(member) for name, fact in facts.items()},
@@ -96,7 +97,7 @@ def _list(
             for name, value in member.parameters().items()
         )
         others = [_shown(fact(member)) for fact in facts.values()]
-        table.add_row(Text(member.name, "cyan"), member.summary, parameters or "–", *others)
+        table.add_row(Text(_called(member), "cyan"), member.summary, parameters or "–", *others)
     console().print(table)
 
 
@@ -104,12 +105,16 @@ def _blocks(members: Iterable[type[Named]], facts: Mapping[str, Callable[[Any], 
     """One block a member, for a narrow terminal."""
     out = console()
     for member in members:
-        out.print(f"[cyan]{member.name}[/]  {member.summary}", highlight=False)
+        out.print(f"[cyan]{_called(member)}[/]  {member.summary}", highlight=False)
         settings = member.parameters() | {name: fact(member) for name, fact in facts.items()}
         for name, value in settings.items():
             text = _shown(value) if name in facts else _default(member.name, value)
             out.print(f"  {name}: {text}".replace("\n", ", "), highlight=False)
         out.print()
+
+
+def _called(member: type[Named]) -> str:
+    return ", ".join((member.name, *member.aliases))
 
 
 def _shown(fact: object) -> str:

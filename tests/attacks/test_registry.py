@@ -49,8 +49,8 @@ def test_none_does_nothing_and_measures_nothing() -> None:
 
 def test_unknown_names_are_answered_with_those_there_are() -> None:
     with pytest.raises(ParameterError) as caught:
-        create("backdor")
-    assert all(name in str(caught.value) for name in ("backdor", *names()))
+        create("front-door")
+    assert all(name in str(caught.value) for name in ("front-door", *names()))
 
 
 def test_unknown_parameters_are_answered_with_those_there_are() -> None:

@@ -27,7 +27,7 @@ SHOWN = {
     "fedimmune.rules": (),
     "fedimmune.tasks": (),
 }
-OF_A_REGISTRY = {"create", "find", "names", "register"}
+OF_A_REGISTRY = {"create", "find", "names", "register", "resolve"}
 
 
 def hook(name: str) -> dict[str, Any]:
