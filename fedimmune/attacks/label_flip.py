@@ -34,8 +34,9 @@ class LabelFlip(Attack):
         ``reverse``: the first class is called the last, and so on. ``permutation``: as
         `permutation` has it. By default ``swap`` where there are two classes, else ``map``.
     source, target
-        The pair of classes; by default 1 → 7 as in the paper, or 0 → 1 where there are two. With
-        ``reverse`` and ``permutation`` the target follows from the source.
+        The pair of classes; by default 1 → 7 as in the paper, 1 → the last class if there are fewer
+        than eight, or 0 → 1 if there are two. With ``reverse`` and ``permutation`` the target
+        follows from the source.
     permutation
         The new label of each class, in order.
     """
@@ -102,7 +103,7 @@ class LabelFlip(Attack):
             return source, new
         if self.target is not None:
             return source, self.target
-        return source, (1 - source if two and source < 2 else 7)
+        return source, (1 - source if two and source < 2 else min(7, facts.classes - 1))
 
     def _new_labels(self, facts: Facts) -> Tensor:
         labels = torch.arange(facts.classes)

@@ -47,12 +47,13 @@ def record(
         typer.Option(help="What is learned: `fedimmune tasks`.", autocompletion=one_of(TASKS)),
     ] = "digits",
     attacks: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Kinds of attack to rehearse, with commas between.",
+            help="Kinds of attack to rehearse, with commas between. [default: omniscient, and "
+            "backdoor, or label-flip if the task has no images]",
             autocompletion=listed(ATTACKS),
         ),
-    ] = "backdoor,omniscient",
+    ] = None,
     attackers: Annotated[
         str, typer.Option(help="How many attack: a list such as 0-4 or 0,2,4.")
     ] = "0-4",
@@ -115,7 +116,7 @@ def record(
     Each round is kept as inner products of the updates, layer by layer, and who attacked: no update
     of anyone. What is recorded already is not rehearsed again, so an interrupted command goes on.
     """
-    from fedimmune.federation.plan import plan
+    from fedimmune.federation.plan import plan, usual_attacks
     from fedimmune.federation.pool import usable_cores
     from fedimmune.federation.rehearsal import record as carry_out
     from fedimmune.federation.scenario import Scenario, changed
@@ -134,7 +135,7 @@ def record(
     rehearsals = plan(
         base,
         loaded.facts,
-        attacks=_list(attacks),
+        attacks=usual_attacks(loaded.facts) if attacks is None else _list(attacks),
         attackers=_numbers("--attackers", attackers),
         runs=3 if preset else runs,
         follow=_list(follow) if follow else _PAPER_FOLLOWS if preset else ("oracle",),

@@ -98,6 +98,7 @@ def train(
     from fedimmune.adaptive.recordings import read_recordings
     from fedimmune.adaptive.sweeping import Course
     from fedimmune.adaptive.training import write_curve
+    from fedimmune.attacks import resolve
     from fedimmune.files import writable
 
     writable(output)
@@ -105,7 +106,7 @@ def train(
     course = Course(
         form=form,
         preset=preset,
-        attacks=None if attacks is None else tuple(a.strip() for a in attacks.split(",")),
+        attacks=None if attacks is None else tuple(resolve(a.strip()) for a in attacks.split(",")),
         anchor=anchor,
         epochs=epochs,
         seed=seed,

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from fedimmune.errors import InputError, ParameterError
+from fedimmune import attacks as known_attacks
+from fedimmune.errors import ParameterError
 from fedimmune.federation.rehearsal import Rehearsal
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.seeds import generator, seed_for
 from fedimmune.tasks import Facts
 
-__all__ = ["Family", "plan"]
+__all__ = ["Family", "plan", "usual_attacks"]
 
 
 class Family(BaseModel):
@@ -58,7 +59,7 @@ class Family(BaseModel):
         if attack != "backdoor":
             return {}
         if facts.highest is None:
-            raise ParameterError("backdoor: its pattern needs images, which this task has not")
+            return {}  # it does not fit, whatever is drawn
         channels, height, width = facts.shape
         gap = _whole(self.gap, random)
         return {
@@ -109,11 +110,13 @@ def plan(
         Where all chance is from; far from those of scenarios, whose data it does not share.
     """
     if not attacks or not attackers or not follow or not local_epochs:
-        raise InputError(
+        raise ParameterError(
             "there have to be attacks, numbers of attackers, rules to follow and local epochs"
         )
     kinds: list[tuple[str, int]] = [("none", 0)] if 0 in attackers else []
-    kinds += [(attack, count) for attack in attacks for count in attackers if count]
+    # An alias must not be rehearsed beside what it stands for, nor with another seed.
+    names = dict.fromkeys(known_attacks.resolve(attack) for attack in attacks)
+    kinds += [(attack, count) for attack in names for count in attackers if count]
     fixed = dict(base.get("attack", {}))
     rehearsals = []
     for run in range(runs):
@@ -135,6 +138,19 @@ def plan(
                 rounds = max(1, round(whole.rounds / epochs))
                 rehearsals.append(Rehearsal(Scenario(**{**fields, "rounds": rounds}), run))
     return rehearsals
+
+
+def usual_attacks(facts: Facts) -> tuple[str, ...]:
+    """Give the attacks to rehearse if none is named: one that has a target, and one that has none.
+
+    The first is the backdoor, or, on data that it does not fit, such as text or tables, the label
+    flip.
+    """
+    try:
+        known_attacks.create("backdoor").check(facts)
+    except ParameterError:
+        return ("label-flip", "omniscient")
+    return ("backdoor", "omniscient")
 
 
 def _whole(span: tuple[int, int], random: torch.Generator) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedimmune.adaptive.recordings import SUFFIX, About, Recording
-from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation.federation import Federation, set_aside
 from fedimmune.federation.measuring import distances
 from fedimmune.federation.pool import Pool
@@ -81,7 +81,17 @@ def record(
         How many processes, each carrying out one rehearsal at a time.
     on_done
         Is told of each that has been carried out, from several threads.
+
+    Raises
+    ------
+    ParameterError
+        An attack does not fit the data. Nothing has been rehearsed.
     """
+    for each in rehearsals:
+        try:
+            each.scenario.make_attack().check(data.facts)
+        except ParameterError as error:
+            raise ParameterError(f"{error}. Choose other attacks (--attacks)") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

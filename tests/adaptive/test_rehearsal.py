@@ -21,9 +21,9 @@ import fedimmune.federation.workbench as workbench
 from fedimmune import Scenario, simulate
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.attacks import create as create_attack
-from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation
-from fedimmune.federation.plan import Family, plan
+from fedimmune.federation.plan import Family, plan, usual_attacks
 from fedimmune.federation.rehearsal import Rehearsal, record, rehearse
 from fedimmune.tasks import Data, Facts, Task, data_folder
 from fedimmune.updates import NonFiniteError
@@ -298,10 +298,18 @@ def test_a_family_reaches_all_of_its_range() -> None:
         assert {each[name] for each in drawn} == set(every)
 
 
-def test_a_family_of_patterns_needs_images() -> None:
-    words = Facts(classes=2, shape=(200,))
-    with pytest.raises(FedimmuneError, match="images"):
-        Family().draw("backdoor", words, torch.Generator())
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 4, 4), (200,)])
+def test_usual_attacks_fit_the_data(shape: tuple[int, ...], classes: int) -> None:
+    facts = Facts(classes, shape, (1.0,) * shape[0] if len(shape) == 3 else None)
+    for attack in usual_attacks(facts):
+        create_attack(attack).check(facts)
+    has_room = facts.highest is not None and shape[1] >= 8
+    assert ("backdoor" in usual_attacks(facts)) == (has_room and classes > 2)
+
+
+def test_an_alias_is_rehearsed_as_what_it_stands_for() -> None:
+    assert planned(attacks=["sign-flip", "omniscient"]) == planned(attacks=["omniscient"])
 
 
 @pytest.mark.parametrize("span", [{"shift": (3, 1)}, {"scale": (-1, 2)}, {"size": (1, 2)}])
@@ -359,11 +367,11 @@ def test_parameters_of_attacks_can_be_set_for_all(family: Family | None) -> None
             assert not chosen.parameters
         else:
             assert (chosen.parameters["shift_y"], chosen.parameters["gap"]) == (3, 2)
-    with pytest.raises(InputError, match="shift_y"):
+    with pytest.raises(ParameterError, match="shift_y"):
         planned(base=base, attacks=["omniscient"])
 
 
 @pytest.mark.parametrize("nothing", ["attacks", "attackers", "follow"])
 def test_there_has_to_be_something_to_rehearse(nothing: str) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(ParameterError):
         planned(**{nothing: []})

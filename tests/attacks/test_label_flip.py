@@ -133,7 +133,7 @@ def test_bad_parameters_are_refused_by_name(parameters: dict[str, Any], named: s
     [
         ({"source": 10}, 10, "source is 10"),
         ({"target": 10}, 10, "target is 10"),
-        ({}, 5, "target is 7"),
+        ({"source": 4}, 5, "keep"),
         ({"source": 12, "kind": "reverse"}, 10, "source is 12"),
         ({"source": 4, "kind": "reverse"}, 9, "keep"),
         ({"permutation": [1, 0, 2]}, 4, "permutation has 3"),

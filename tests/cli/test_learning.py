@@ -79,6 +79,26 @@ def test_families_and_ranges_reach_the_scenarios() -> None:
     assert all(3 <= scale <= 4 for scale in scales)
 
 
+ROWS = ("record", "--task", "tests.federation.own_task:Rows", "--workers", "1", "-o", "rows")
+
+
+def test_a_table_is_rehearsed_with_attacks_that_fit_it() -> None:
+    result = call(*ROWS, "--attackers", "0,2", "--runs", "1", "--local-epochs", "1")
+    assert result.exit_code == 0, result.output
+    kinds = {file.name.partition("-2of")[0] for file in Path("rows").glob("*-2of10-*")}
+    assert kinds == {"label-flip", "omniscient"}
+
+
+@pytest.mark.parametrize("family", [(), ("--family",)])
+def test_an_attack_that_does_not_fit_is_refused_before_anything_is_rehearsed(
+    refused: Callable[..., str], family: tuple[str, ...]
+) -> None:
+    said = refused(*ROWS, "--attacks", "omniscient,backdoor", *family)
+    assert "backdoor: its pattern needs images" in said
+    assert "--attacks" in said
+    assert not Path("rows").exists()
+
+
 def test_the_curve_is_beside_the_defence(defence: Path) -> None:
     lines = Path(f"{defence}.curve.csv").read_text().splitlines()
     assert lines[0] == "epoch,training,validation"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedimmune import Data, Recipe, Samples, Task
 
-__all__ = ["Blobs", "Wobbly"]
+__all__ = ["Blobs", "Rows", "Wobbly"]
 
 CLASSES = 4
 WAYS = ("nan", "raise", "print")
@@ -73,6 +73,25 @@ class _Linear(nn.Module):
             else:
                 found = found * torch.nan
         return found
+
+
+class Rows(Task):
+    """The same as a table: one row of 64 numbers a sample, which nobody can draw a pattern into."""
+
+    name = "rows"
+    summary = "a table"
+    recipe = Recipe(rounds=1, lr=0.1, batch=8, anchor=20)
+
+    def load(self, place: Path) -> Data:
+        clients, server = blobs(160), blobs(100, seed=99)
+        return Data(
+            Samples(clients.inputs.flatten(1), clients.labels),
+            Samples(server.inputs.flatten(1), server.labels),
+            classes=CLASSES,
+        )
+
+    def model(self, data: Data) -> nn.Module:
+        return nn.Linear(64, CLASSES)
 
 
 class Wobbly(Task):
