@@ -8,7 +8,7 @@ what was done before is not done again.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +126,7 @@ class Demo:
             seed=self.seed,
         )
 
-    def play(self, rule: str) -> Generator[RoundRecord, None, None]:
+    def play(self, rule: str) -> Iterator[RoundRecord]:
         """Train federatedly under attack, by one rule; a finished run is read again."""
         return simulate(self.scenario(rule), runs=self.runs, keep=_KEPT)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from fedimmune.tasks import data_folder, load_data
 from fedimmune.threads import computing_with
 from fedimmune.traces import Trace, trace_of
 
-__all__ = ["Observer", "run_folder", "simulate"]
+__all__ = ["Observer", "Rounds", "run_folder", "simulate"]
 
 
 class Observer:
@@ -42,6 +44,37 @@ def run_folder(scenario: Scenario, runs: str | os.PathLike[str]) -> RunFolder:
     return RunFolder(Path(runs) / f"{scenario.title}-{scenario.digest}")
 
 
+class Rounds(Iterator[RoundRecord]):
+    """The rounds of a simulation; each is played when its record is asked for.
+
+    Whoever drops them without asking for any, so that nothing was played, is warned.
+
+    Parameters
+    ----------
+    played
+        Plays a round and yields its record.
+    """
+
+    def __init__(self, played: Generator[RoundRecord, None, None]) -> None:
+        self._played = played
+
+    def __next__(self) -> RoundRecord:
+        return next(self._played)
+
+    def close(self) -> None:
+        """Stop after the last record; worker processes end."""
+        self._played.close()
+
+    def __del__(self) -> None:
+        if inspect.getgeneratorstate(self._played) == inspect.GEN_CREATED:
+            warnings.warn(
+                "simulate() was called, but no round was played: go through the records, as in "
+                "`for record in simulate(scenario)` or `list(simulate(scenario))`",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
 def simulate(
     scenario: Scenario,
     *,
@@ -51,8 +84,8 @@ def simulate(
     force: bool = False,
     keep: Sequence[str] = (),
     observer: Observer | None = None,
-) -> Generator[RoundRecord, None, None]:
-    """Play a scenario's rounds, and yield the record of each as soon as it is finished.
+) -> Rounds:
+    """Play a scenario's rounds, each when its record is asked for: go through them, or use `list`.
 
     The same scenario gives the same bits on the same machine with the same versions of PyTorch,
     however many workers there are and however often it was interrupted.
@@ -90,7 +123,7 @@ def simulate(
         raise ParameterError("simulate: layers are kept with the run; give a folder for runs too")
     folder = None if runs is None else run_folder(scenario, runs)
     told = observer or Observer()
-    return _rounds(scenario, data_folder(data), folder, workers, force, tuple(keep), told)
+    return Rounds(_rounds(scenario, data_folder(data), folder, workers, force, tuple(keep), told))
 
 
 def _rounds(

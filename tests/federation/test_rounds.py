@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import warnings
 from functools import cache
 from typing import Any
 
@@ -203,6 +204,16 @@ def test_nothing_is_computed_before_it_is_asked_for() -> None:
     assert len(notes.phases) == 4
 
 
+def test_who_plays_no_round_is_warned() -> None:
+    scenario = Scenario(task=BLOBS, clients=3, rounds=1)
+    with pytest.warns(RuntimeWarning, match="no round was played"):
+        simulate(scenario, workers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(simulate(scenario, workers=1))
+        simulate(scenario, workers=1).close()
+
+
 @pytest.mark.parametrize("workers", [0, -1])
 def test_workers_must_be_at_least_one(workers: int) -> None:
     with pytest.raises(FedimmuneError, match="workers"):
@@ -213,7 +224,7 @@ def test_what_does_not_fit_the_data_is_refused_before_any_round() -> None:
     for attack in (
         {"name": "backdoor", "shift_x": 2},
         {"name": "backdoor", "target": 4},
-        "label-flip",
+        {"name": "label-flip", "target": 4},
     ):
         with pytest.raises(ParameterError):
             next(simulate(Scenario(task=BLOBS, attack=attack), workers=1))
