@@ -10,7 +10,7 @@ from typing import Any
 
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.explaining import Explanation, explain
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.records import ClientRecord, RoundRecord
 from fedimmune.runs import RunFolder
 
@@ -103,7 +103,7 @@ def record_of(folder: RunFolder, number: int) -> RoundRecord:
     records = folder.records()
     if not 1 <= number <= len(records):
         there = f"rounds 1 to {len(records)} are" if records else "none is"
-        raise InputError(f"{folder.path} has no round {number}: {there} finished")
+        raise ParameterError(f"{folder.path} has no round {number}: {there} finished")
     return records[number - 1]
 
 
@@ -121,7 +121,9 @@ def client_in(record: RoundRecord, client: str) -> ClientRecord:
     ids = [str(found.id) for found in record.clients]
     more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
     listed = ", ".join(ids[:_MANY]) + more
-    raise InputError(f"client {client} took no part in round {record.round}; there were {listed}")
+    raise ParameterError(
+        f"client {client} took no part in round {record.round}; there were {listed}"
+    )
 
 
 def explain_client(
@@ -169,7 +171,12 @@ def explain_client(
         raise InputError(f"round {number} of {folder.path} cannot be explained: {why}")
     if found.id not in trace.clients:
         return None
-    loaded = _defence(chosen, defence)
+    try:
+        loaded = _defence(chosen, defence)
+    except InputError as error:
+        if defence is None:
+            raise
+        raise ParameterError(str(error)) from error
     if list(trace.layers) != list(loaded.about.layers):
         raise InputError(f"the trace of round {number} is of other layers than the defence's")
     return explain(loaded, trace.clients, found.id, trace.grams, trace.evidence)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.files import DESCRIPTION, load_mapped, read_metadata, writable, write_atomically
 from fedimmune.layers import FLOATS
 from fedimmune.rules import Rule
@@ -75,7 +75,7 @@ def aggregate_files(
         paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
     )
     if rule.needs_anchor and anchor is None:
-        raise InputError(
+        raise ParameterError(
             f"{rule.name}: this defence compares clients with the server's own update: give it as "
             "the anchor (--anchor FILE)"
         )
@@ -103,14 +103,14 @@ def _check_places(
     if output is not None:
         place = str(writable(output))
         if place in taken:
-            raise InputError(f"the output {output} {taken[place]}: choose another name")
+            raise ParameterError(f"the output {output} {taken[place]}: choose another name")
         taken[place] = "is the output too"
     if history is not None:
         if global_file is not None:
             taken[os.path.realpath(global_file)] = "is the global model too"
         place = str(writable(history))
         if place in taken:
-            raise InputError(f"the history {history} {taken[place]}: choose another name")
+            raise ParameterError(f"the history {history} {taken[place]}: choose another name")
 
 
 def _anchor(file: AnyPath, global_file: AnyPath | None) -> Mapping[str, Tensor]:
@@ -132,7 +132,7 @@ def _take_up(rule: Rule, history: AnyPath | None) -> None:
     if history is None:
         return
     if not rule.has_history:
-        raise InputError(f"{rule.name} keeps no history, as it was made")
+        raise ParameterError(f"{rule.name} keeps no history, as it was made")
     if Path(history).exists():
         rule.restore(history)
 

@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.files import read_described, write_described
 from fedimmune.untrusted import naming
 
@@ -198,5 +198,5 @@ def of_attacks(recordings: Sequence[Recording], attacks: Sequence[str]) -> list[
     for attack in attacks:
         if attack not in known:
             listed = ", ".join(sorted(known))
-            raise InputError(f"there is no recording of {attack!r}; there are {listed}")
+            raise ParameterError(f"there is no recording of {attack!r}; there are {listed}")
     return [r for r in recordings if r.about.attack in {*attacks, "none"}]

@@ -67,7 +67,10 @@ class Adaptive(WeightRule):
                 "adaptive: give it a defence, the file that `fedimmune train` wrote"
             )
         self.defence = str(Path(defence))
-        self.loaded = Defence.load(defence)
+        try:
+            self.loaded = Defence.load(defence)
+        except InputError as error:
+            raise ParameterError(f"adaptive: {error}") from error
         if digest is not None and digest != self.loaded.digest:
             raise ParameterError(
                 f"adaptive: {defence} is another defence ({self.loaded.digest}) than the one that "

@@ -97,7 +97,7 @@ def aggregate(
     made = _make(rule, parameters, with_history=history is not None)
     _check_told(made, files, samples)
     if global_model is None and not updates:
-        raise InputError(
+        raise ParameterError(
             "client models need the global model that they started from: give --global FILE, "
             "or --updates where the files hold differences"
         )
@@ -145,7 +145,7 @@ def _check_told(rule: Rule, files: list[Path], samples: Path | None) -> None:
     from fedimmune.rules.oracle import Oracle
 
     if isinstance(rule, Mean) and rule.by_samples and samples is None:
-        raise InputError("mean by samples needs sample counts: give --samples FILE")
+        raise ParameterError("mean by samples needs sample counts: give --samples FILE")
     if isinstance(rule, Oracle):
         strangers = ((rule.attackers or set()) | (rule.benign or set())) - {f.stem for f in files}
         if strangers:

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedimmune import __version__
 from fedimmune.cli.help import ENDING, Command, Group, examples, panel_of
 from fedimmune.cli.stopping import heeding_signals, is_stop, say_stopped
-from fedimmune.errors import FedimmuneError
+from fedimmune.errors import FedimmuneError, ParameterError
 from fedimmune.untrusted import printable
 
 __all__ = ["app", "command", "main"]
@@ -61,13 +61,13 @@ def command(*shown: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def main() -> None:
-    """Run the command line; an error is one line on standard error and exit code 1."""
+    """Run the command line; an error is one line on standard error and exit code 1 or 2."""
     try:
         with heeding_signals():
             app(prog_name="fedimmune")  # by whatever name it was started
     except FedimmuneError as error:
         typer.echo(f"fedimmune: {printable(' '.join(str(error).split()))}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, ParameterError) else 1)
     except OSError as error:
         typer.echo(f"fedimmune: {printable(error.strerror or error)}", err=True)
         sys.exit(1)

@@ -29,8 +29,8 @@ Examples:
 
 Exit codes:
   0    done
-  1    the input, the data or the disk is not right: one line says what
-  2    wrong usage: an unknown command or option, or a number out of range
+  1    a file, the data or the disk is not right: one line says what
+  2    wrong usage: an unknown command, option or name, or a value out of range
   130  stopped by Ctrl-C: one line says what is kept and how to go on
   143  stopped by SIGTERM: the same; 129 by SIGHUP
 

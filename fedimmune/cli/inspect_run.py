@@ -14,7 +14,7 @@ from rich.text import Text
 from fedimmune.adaptive.explaining import Explanation, LayerBlame, Standing
 from fedimmune.cli.defence_tables import bar, share
 from fedimmune.cli.shown import Shown
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.inspecting import (
     ClientHistory,
     client_in,
@@ -103,7 +103,7 @@ def _client(folder: RunFolder, client: str) -> Shown:
         if str(one.id) == client
     ]
     if not took_part:
-        raise InputError(f"no finished round of {folder.path} has a client {client}")
+        raise ParameterError(f"no finished round of {folder.path} has a client {client}")
     all_of_it = [one for _, one in took_part]
     table = _verdicts(f"Client {client} in {folder.path.name}", "round", all_of_it)
     for number, one in took_part:

@@ -14,7 +14,7 @@ from fedimmune.cli.epochs import showing_epochs
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.cli.stopping import ANEW, on_stop
 from fedimmune.cli.terminal import console, remarks, say
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from fedimmune.adaptive.patching import Compared, Patched
@@ -75,7 +75,9 @@ def patch(
     from fedimmune.files import writable
 
     if writable(output) == defence.resolve():
-        raise InputError(f"{output} is the defence to be patched: give another name, to keep both")
+        raise ParameterError(
+            f"{output} is the defence to be patched: give another name, to keep both"
+        )
     notes = remarks(quiet=quiet)
     with on_stop(ANEW), showing_epochs(notes, epochs) as tell:
         parent = Defence.load(defence)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.experiments.store import Store
 from fedimmune.federation import Scenario
 
@@ -82,5 +82,5 @@ def made_again_if_removed() -> Iterator[None]:
     """Say of a file that is damaged what to do about it."""
     try:
         yield
-    except InputError as error:
+    except (InputError, ParameterError) as error:
         raise InputError(f"{error}. Remove it, and it is made again") from error

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.arena import Layout
 from fedimmune.federation.pool import usable_cores
 from fedimmune.federation.scenario import Scenario
@@ -210,7 +210,7 @@ class Federation:
 
     def _require_anchor(self) -> None:
         if not len(self.anchor):
-            raise InputError(
+            raise ParameterError(
                 "the rule compares clients with the server's own update, and no samples are set "
                 "aside for it: set the scenario's `anchor` to a few hundred"
             )
@@ -233,7 +233,7 @@ def _bytes(tensor: Tensor) -> bytes:
 def set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
     """Part the server's samples: for its own update, and for testing; the same in all scenarios."""
     if anchor >= samples:
-        raise InputError(
+        raise ParameterError(
             f"{anchor} of the server's {samples} samples cannot be set aside as an anchor: "
             "none would be left to test on"
         )

@@ -29,10 +29,10 @@ from pydantic import (
 
 from fedimmune import attacks, rules, tasks, untrusted
 from fedimmune.attacks import Attack
-from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation import partition as partitions
 from fedimmune.federation.partition import Partition
-from fedimmune.registry import Named, make, names_code, never_import_from
+from fedimmune.registry import Named, make, meant, names_code, never_import_from
 from fedimmune.rules import Rule
 from fedimmune.tasks import Recipe, Task
 
@@ -86,9 +86,9 @@ def _chosen(find: Callable[[str], type[Named]], usual: str) -> BeforeValidator:
             raise ValueError(f"{given['name']} cannot be made: {kind}: {error}") from error
         # As the member keeps them: 2.0 for 2 must not make another scenario.
         filled = {name: _kept(made, name) for name in made.told()}
-        return {"name": given["name"]} | {
-            name: value for name, value in filled.items() if value is not None
-        }
+        # Nor must an alias; a class of the user's own is found by its module alone.
+        name = given["name"] if ":" in given["name"] else member.name
+        return {"name": name} | {name: value for name, value in filled.items() if value is not None}
 
     return BeforeValidator(complete)
 
@@ -166,7 +166,7 @@ class Scenario(BaseModel):
 
     Raises
     ------
-    InputError
+    ParameterError
         A field is unknown or has a value that makes no sense; the message names it.
     """
 
@@ -197,7 +197,7 @@ class Scenario(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise InputError(_in_words(error)) from None
+            raise ParameterError(_in_words(error)) from None
 
     @field_validator("rule")
     @classmethod
@@ -356,7 +356,7 @@ def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
             continue
         inner, _, deeper = rest.partition(".")
         if deeper or name not in _TABLES:
-            raise InputError(f"a scenario has no field {path!r}; {_fields_in_words()}")
+            raise ParameterError(_no_field(path))
         table = fields.get(name, {})
         if isinstance(table, str):
             table = {"name": table}
@@ -409,8 +409,14 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, os.PathLike) else value
 
 
-def _fields_in_words() -> str:
-    return f"there are {', '.join(Scenario.model_fields)}"
+def _no_field(path: str) -> str:
+    """Say that a scenario, or its optimiser, has no such field, and which may have been meant."""
+    name, _, rest = path.partition(".")
+    owner, known = "a scenario", list(Scenario.model_fields)
+    if name == "optimiser" and rest:
+        owner, path, name, known = "the optimiser", rest, rest, list(Optimiser.model_fields)
+    there_are = f"there are {', '.join(known)}"
+    return f"{owner} has no field {path!r}; {meant(name, known, there_are)}"
 
 
 def _in_words(error: ValidationError) -> str:
@@ -422,12 +428,7 @@ def _in_words(error: ValidationError) -> str:
         if kind == "default_factory_not_called" or (kind == "missing" and of_task):
             continue  # follows from another problem
         if kind == "extra_forbidden":
-            within = "the optimiser" if "." in place else "a scenario"
-            known = ", ".join(Optimiser.model_fields) if "." in place else None
-            problems.append(
-                f"{within} has no field {found['loc'][-1]!r}; "
-                + (f"there are {known}" if known else _fields_in_words())
-            )
+            problems.append(_no_field(place))
             continue
         message = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         shown = "" if kind == "value_error" else f" (it is {found['input']!r})"

@@ -92,7 +92,7 @@ def test_every_damage_has_its_own_words(
     path = tmp_path / "broken.defence"
     path.write_bytes(trained.read_bytes())
     damage(path)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(ParameterError, match=said) as caught:
         create("adaptive", defence=path)
     assert "broken.defence" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedimmune import Updates, create
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.recordings import Recording, digest_of, of_attacks, read_recordings
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.files import described, read_description
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recording
 
@@ -139,7 +139,7 @@ def test_attacks_are_chosen_with_the_quiet_rounds() -> None:
     found = [recording(0, attackers=0), recording(0), recording(0, attack="backdoor")]
     kept = of_attacks(found, ["backdoor"])
     assert [each.about.attack for each in kept] == ["none", "backdoor"]
-    with pytest.raises(InputError, match="there are backdoor, none, omniscient"):
+    with pytest.raises(ParameterError, match="there are backdoor, none, omniscient"):
         of_attacks(found, ["flip"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -18,7 +19,7 @@ from typer.testing import CliRunner, Result
 import fedimmune.demo
 from fedimmune import attacks, rules, tasks
 from fedimmune.adaptive.defence import DefenceAbout
-from fedimmune.cli import app, completion
+from fedimmune.cli import app, completion, main
 from fedimmune.cli.help import ENDING, PANELS
 from fedimmune.experiments.artefacts import ARTEFACTS
 from fedimmune.experiments.scales import SCALES
@@ -235,30 +236,112 @@ def test_lists_have_one_line_a_summary_in_a_pipe(folder: Path) -> None:
         assert "…" not in shown
         for name in module.names():
             assert module.find(name).summary in shown
+            assert all(alias in shown for alias in module.find(name).aliases)
+    assert "omniscient, sign-flip" in piped(folder, "attacks").stdout
 
 
 # ---------------------------------------------------------------- exit codes
 
 
+@pytest.fixture
+def things(folder: Path) -> None:
+    """What the commands below are given: some of it right, some not."""
+    make_run(folder / "run")
+    for number in (0, 1):
+        recording(number).save(folder / f"{number}.recording")
+    (folder / "text").write_text("no defence")
+    (folder / "broken.toml").write_text("rounds =")
+    (folder / "wrong.toml").write_text("rounds = 0")
+
+
+TRAIN = "train 0.recording 1.recording -o x.defence --epochs 1"
+ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safetensors"
+
+
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("code", "command"),
     [
-        (("--version",), 0),
-        (("rules",), 0),
-        (("aggregate", "--updates", "nowhere.safetensors"), 1),
-        (("report", "nowhere"), 1),
-        (("simulate", "--rule", "krumm"), 1),
-        (("aggregat",), 2),
-        (("simulate", "--colour"), 2),
-        (("simulate", "--workers", "0"), 2),
-        ((), 2),
+        (0, "--version"),
+        (0, "rules"),
+        # A file, the data or the disk is not right.
+        (1, "aggregate --updates nowhere.safetensors"),
+        (1, "report nowhere"),
+        (1, "inspect nowhere"),
+        (1, "inspect text"),
+        (1, "simulate nowhere.toml"),
+        (1, "simulate broken.toml"),
+        (1, "simulate --rounds 1 --runs text"),
+        (1, "train nowhere -o x.defence"),
+        (1, "train 0.recording -o x.defence"),
+        (1, "patch text --with 0.recording -o x.defence"),
+        (1, "reproduce synthetic --folder text"),
+        # Wrong usage.
+        (2, ""),
+        (2, "aggregat"),
+        (2, "simulate --colour"),
+        (2, "simulate --workers 0"),
+        (2, "simulate --workers many"),
+        (2, "simulate --rounds 0"),
+        (2, "simulate --clients -1"),
+        (2, "simulate --clients 10 --attackers 20 --attack omniscient"),
+        (2, "simulate --attackers -1 --attack omniscient"),
+        (2, "simulate --seed -1"),
+        (2, "simulate --rule krumm"),
+        (2, "simulate --attack tickle"),
+        (2, "simulate --task mnits"),
+        (2, "simulate --rule trimmed-mean --set rule.trim=0.7"),
+        (2, "simulate --attack backdoor --set attack.shift_x=99"),
+        (2, "simulate --set optimiser.lr=0"),
+        (2, "simulate --set anchor=899"),
+        (2, "simulate --set colour=3"),
+        (2, "simulate --set device=abacus"),
+        (2, "simulate --rule krum --clients 2"),
+        (2, "simulate --keep nowhere --rounds 1"),
+        (2, "simulate --rule adaptive"),
+        (2, "simulate --rule adaptive --defence text"),
+        (2, "simulate --rule adaptive --defence a.safetensors"),
+        (2, "simulate wrong.toml"),
+        (2, f"{ROUND} --rule krumm"),
+        (2, f"{ROUND} --rule trimmed-mean --set trim=0.7"),
+        (2, f"{ROUND} --rule adaptive --defence text"),
+        (2, f"{ROUND} --rule krum --history seen"),
+        (2, f"{ROUND} -o a.safetensors"),
+        (2, "aggregate a.safetensors b.safetensors"),
+        (2, "record -o out --attackers 11"),
+        (2, "record -o out --attacks tickle"),
+        (2, "record -o out --runs 0"),
+        (2, "record -o out --seed -1"),
+        (2, "record -o out --attackers -1"),
+        (2, "record -o out --range shift=5-1"),
+        (2, f"{TRAIN} --epochs 0"),
+        (2, f"{TRAIN} --seed -1"),
+        (2, f"{TRAIN} --set c=-1"),
+        (2, f"{TRAIN} --grid c="),
+        (2, f"{TRAIN} --attacks tickle"),
+        (2, "patch text --with 0.recording -o text"),
+        (2, "patch text --with 0.recording -o x.defence --epochs 0"),
+        (2, "inspect run --round 0"),
+        (2, "inspect run --round 99"),
+        (2, "inspect run --client nobody"),
+        (2, "report run --figures-as gif"),
+        (2, "reproduce nothing"),
+        (2, "reproduce sweep --scale huge"),
+        (2, "reproduce sweep --seeds 0"),
+        (2, "demo --seed -1"),
+        (2, "data mnits"),
+        (2, "data digits --set colour=3"),
     ],
 )
-def test_exit_codes(folder: Path, words: tuple[str, ...], code: int) -> None:
-    done = piped(folder, *words)
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert bool(done.stderr) == (code > 0)
+@pytest.mark.usefixtures("things", "round_on_disk")
+def test_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int, command: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedimmune", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert (ended.value.code or 0) == code, said
+    assert bool(said) == (code > 0)
 
 
 def test_exit_codes_are_documented() -> None:

@@ -99,7 +99,7 @@ def test_a_scenario_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--task", "mnits"), "no task 'mnits'; there are digits"),
+        (("--task", "mnits"), "no task 'mnits'; did you mean 'mnist'?"),
         (("--rule", "krumm"), "no rule 'krumm'"),
         (("--attack", "backdoor", "--set", "attack.shift_y=14"), "does not fit"),
         (("--attackers", "11", "--attack", "backdoor"), "11 attackers among 10"),

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedimmune import Aggregation, Scenario, Verdict, create
 from fedimmune.attacks import create as create_attack
-from fedimmune.errors import InputError
+from fedimmune.errors import ParameterError
 from fedimmune.federation.federation import Federation
 from fedimmune.federation.measuring import auroc, client_records, detections, distances
 from fedimmune.federation.testing import PIECE, Counts
@@ -242,7 +242,7 @@ def test_the_anchors_samples_are_never_tested_on(anchor: int, seed: int) -> None
 
 @pytest.mark.parametrize("anchor", [100, 101, 10**9])
 def test_something_must_be_left_to_test_on(anchor: int) -> None:
-    with pytest.raises(InputError, match="anchor"):
+    with pytest.raises(ParameterError, match="anchor"):
         set_up(Scenario(task=BLOBS, anchor=anchor))
 
 

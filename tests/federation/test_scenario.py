@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedimmune import Scenario, names, tasks
 from fedimmune.attacks import names as attack_names
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.scenario import Choice, Optimiser, changed, read_toml
 from tests.federation.test_client import BLOBS, WOBBLY
 from tests.rounds import needs_of
@@ -275,7 +275,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"colour": "red"}, ["no field 'colour'", "clients", "optimiser"]),
-    ({"task": "cifar11"}, ["task", "'cifar11'", "digits"]),
+    ({"task": "cifar11"}, ["task", "'cifar11'", "did you mean 'cifar10'?"]),
     ({"task": 5}, ["task", "5"]),
     ({"task": None}, ["task"]),
     ({"task": {"samples": 5}}, ["task", "digits has no parameter 'samples'"]),
@@ -339,7 +339,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("fields", "named"), BAD, ids=str)
 def test_bad_values_are_refused_by_name(fields: dict[str, Any], named: list[str]) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(ParameterError) as caught:
         Scenario(**fields)
     message = str(caught.value)
     assert message.startswith("scenario: ")
@@ -407,14 +407,43 @@ def test_a_parameter_of_a_default_can_be_set_alone() -> None:
     assert adam.optimiser.momentum == 0
 
 
+@pytest.mark.parametrize(
+    ("fields", "near"),
+    [
+        ({"round": 3}, "rounds"),
+        ({"Clients": 3}, "clients"),
+        ({"rule": {"name": "krum", "attacker": 1}}, "attackers"),
+        ({"attack": {"name": "backdoor", "shiftx": 1}}, "shift_x"),
+        ({"attack": "sign_flip"}, "sign-flip"),
+        ({"partition": "dirichlett"}, "dirichlet"),
+        ({"optimiser": {"momentun": 0.1}}, "momentum"),
+    ],
+    ids=str,
+)
+def test_the_nearest_name_is_asked_for(fields: dict[str, Any], near: str) -> None:
+    with pytest.raises(ParameterError, match=rf"did you mean '{near}'\?$"):
+        Scenario(**fields)
+
+
+def test_the_nearest_table_is_asked_for() -> None:
+    with pytest.raises(ParameterError, match=r"'atack\.scale'; did you mean 'attack'\?"):
+        changed({}, {"atack.scale": 2})
+
+
+def test_an_alias_makes_no_other_scenario() -> None:
+    flipped = Scenario(attack={"name": "sign-flip", "scale": 2})
+    assert flipped == Scenario(attack={"name": "omniscient", "scale": 2})
+    assert flipped.attack.name == "omniscient"
+
+
 @pytest.mark.parametrize("path", ["seed.x", "rule.attackers.first", "rules.name", "clients.name"])
 def test_paths_that_lead_nowhere_are_refused(path: str) -> None:
-    with pytest.raises(InputError, match=path.replace(".", r"\.")):
+    with pytest.raises(ParameterError, match=path.replace(".", r"\.")):
         changed({}, {path: 1})
 
 
 def test_an_unknown_field_to_be_set_is_refused_in_the_end() -> None:
-    with pytest.raises(InputError, match="colour"):
+    with pytest.raises(ParameterError, match="colour"):
         Scenario(**changed({}, {"colour": "red"}))
 
 
