@@ -17,16 +17,18 @@ from fedimmune.layers import is_variance
 from fedimmune.notices import Notice, notice_of
 from fedimmune.untrusted import printable
 from fedimmune.updates import ClientId
-from fedimmune.verdicts import Judgement, Verdict
+from fedimmune.verdicts import Judgement, Verdict, fields_of
 
 __all__ = ["Aggregation"]
 
 _REPR_CLIENTS = 12
 _NARROW = 80
+_FEW = 3
 
 
 _STYLES = {
     Verdict.TRUSTED: "green",
+    Verdict.REDUCED: "cyan",
     Verdict.UNUSED: "dim",
     Verdict.SUSPECTED: "yellow",
     Verdict.REJECTED: "bold red",
@@ -76,6 +78,32 @@ class Aggregation:
             for judgement in reversed(self.judgements)
         }
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the round as a whole; empty for fewer than three valid clients.
+
+        Either most of the valid clients are suspected, or one of them has more than half of the
+        weight. The latter is not said of rules such as Krum, which pick by design: under them
+        clients are *unused*.
+        """
+        valid = [j for j in self.judgements if j.verdict is not Verdict.REJECTED]
+        if len(valid) < _FEW:
+            return ()
+        found = []
+        suspects = sum(j.verdict is Verdict.SUSPECTED for j in valid)
+        if 2 * suspects > len(valid):
+            found.append(
+                f"{suspects} of {len(valid)} valid clients are suspected: attackers are the "
+                "majority, or the rule is wrong about honest clients"
+            )
+        most = max(valid, key=lambda j: j.weight or 0.0)
+        if (most.weight or 0.0) > 0.5 and all(j.verdict is not Verdict.UNUSED for j in valid):
+            found.append(
+                f"client {most.client} has {most.weight:.1%} of the weight: the result is mostly "
+                "its update"
+            )
+        return tuple(found)
+
     def apply(self, global_model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Add the update to the global model and return the new one; the old is left as it is.
 
@@ -92,19 +120,21 @@ class Aggregation:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Give the outcome without the update, as plain values for JSON."""
+        """Give the outcome without the update, as plain values for JSON.
+
+        Ids are text: many programs round whole numbers of 64 bits.
+        """
         return {
             "rule": self.rule,
+            "warnings": list(self.warnings),
             "clients": [
                 {
-                    "id": j.client if isinstance(j.client, str | int) else str(j.client),
+                    "id": str(j.client),
                     "weight": j.weight,
                     "score": j.score,
                     "verdict": str(j.verdict),
                     "reason": j.reason or None,
-                    "kind": j.suspicion.kind if j.suspicion else None,
-                    "confidence": j.suspicion.confidence if j.suspicion else None,
-                    "since": j.suspicion.since if j.suspicion else None,
+                    **fields_of(j.suspicion),
                     "notice": notice_of(j, rule=self.rule).text,
                 }
                 for j in self.judgements
@@ -114,10 +144,12 @@ class Aggregation:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table that the command line shows."""
         yield self._table(narrow=options.max_width < _NARROW)
+        for warning in self.warnings:
+            yield Text(f"warning: {warning}", "yellow")
 
     def _table(self, *, narrow: bool) -> Table:
         table = Table(title=f"{self.rule}: {_tally(self.judgements)}", title_justify="left")
-        table.add_column("client", no_wrap=True)
+        table.add_column("client", overflow="fold")
         if self.weights is not None:
             table.add_column("weight", justify="right")
         if self.weights is not None and not narrow:
@@ -148,6 +180,7 @@ class Aggregation:
             lines.append(f"  {printable(j.client):<12}{weight} {j.verdict}{reason}")
         if len(self.judgements) > _REPR_CLIENTS:
             lines.append(f"  … and {len(self.judgements) - _REPR_CLIENTS} more")
+        lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedimmune.adaptive.defence import Defence
@@ -13,6 +15,7 @@ from fedimmune.adaptive.explaining import Explanation, explain
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.records import ClientRecord, RoundRecord
 from fedimmune.runs import RunFolder
+from fedimmune.verdicts import ACCUSING, Suspicion
 
 __all__ = [
     "ClientHistory",
@@ -23,7 +26,6 @@ __all__ = [
     "record_of",
 ]
 
-ACCUSED = ("suspected", "rejected")
 _LEARNED = "adaptive"
 _MANY = 20
 
@@ -38,23 +40,35 @@ class ClientHistory:
         The client.
     attacks
         Whether it does; None where nobody knows.
-    rounds
-        In how many it took part.
+    counts
+        In how many rounds it had which verdict.
     accused
         In which of them it was suspected or rejected.
+    suspected_since
+        The first round in which it was suspected; None if there is none.
     weight, score
         Averages over the rounds that have one.
     last
         What was said of it last.
+    looks
+        The kind of attack that it looked like most often when it was suspected, with the mean of
+        the probabilities; None if no kind was ever told.
     """
 
-    id: int | str
+    id: str
     attacks: bool | None
-    rounds: int
+    counts: Mapping[str, int]
     accused: tuple[int, ...]
     weight: float | None
     score: float | None
     last: ClientRecord
+    suspected_since: int | None
+    looks: Suspicion | None
+
+    @property
+    def rounds(self) -> int:
+        """In how many it took part."""
+        return sum(self.counts.values())
 
 
 def read_run_folder(path: str | os.PathLike[str]) -> RunFolder:
@@ -73,7 +87,7 @@ def read_run_folder(path: str | os.PathLike[str]) -> RunFolder:
 
 def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
     """Sum a run up by client, those first that were accused most."""
-    seen: dict[int | str, list[tuple[int, ClientRecord]]] = {}
+    seen: dict[str, list[tuple[int, ClientRecord]]] = {}
     for record in records:
         for client in record.clients:
             seen.setdefault(client.id, []).append((record.round, client))
@@ -81,15 +95,24 @@ def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
         ClientHistory(
             id=client,
             attacks=parts[-1][1].attacks,
-            rounds=len(parts),
-            accused=tuple(number for number, part in parts if part.verdict in ACCUSED),
+            counts=Counter(part.verdict for _, part in parts),
+            accused=tuple(number for number, part in parts if part.verdict in ACCUSING),
             weight=_mean([part.weight for _, part in parts]),
             score=_mean([part.score for _, part in parts]),
             last=parts[-1][1],
+            suspected_since=next((n for n, part in parts if part.verdict == "suspected"), None),
+            looks=_looks([part.suspicion for _, part in parts if part.suspicion is not None]),
         )
         for client, parts in seen.items()
     ]
     return sorted(found, key=lambda one: -len(one.accused))
+
+
+def _looks(found: Sequence[Suspicion]) -> Suspicion | None:
+    if not found:
+        return None
+    kind = Counter(one.kind for one in found).most_common(1)[0][0]
+    return Suspicion(kind, fmean(one.confidence for one in found if one.kind == kind))
 
 
 def record_of(folder: RunFolder, number: int) -> RoundRecord:
@@ -116,9 +139,9 @@ def client_in(record: RoundRecord, client: str) -> ClientRecord:
         It took no part; the message says who did.
     """
     for found in record.clients:
-        if str(found.id) == client:
+        if found.id == client:
             return found
-    ids = [str(found.id) for found in record.clients]
+    ids = [found.id for found in record.clients]
     more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
     listed = ", ".join(ids[:_MANY]) + more
     raise ParameterError(
@@ -154,7 +177,7 @@ def explain_client(
         no trace; or the defence is gone, or another one.
     """
     record = record_of(folder, number)
-    found = client_in(record, client)
+    client_in(record, client)  # or say who was there
     rule = folder.scenario().get("rule")
     chosen: dict[str, Any] = rule if isinstance(rule, dict) else {"name": rule}
     if chosen.get("name") != _LEARNED:
@@ -169,7 +192,7 @@ def explain_client(
     if trace.grams is None:
         why = record.error or "the inner products are not there"
         raise InputError(f"round {number} of {folder.path} cannot be explained: {why}")
-    if found.id not in trace.clients:
+    if client not in trace.clients:
         return None
     try:
         loaded = _defence(chosen, defence)
@@ -179,7 +202,7 @@ def explain_client(
         raise ParameterError(str(error)) from error
     if list(trace.layers) != list(loaded.about.layers):
         raise InputError(f"the trace of round {number} is of other layers than the defence's")
-    return explain(loaded, trace.clients, found.id, trace.grams, trace.evidence)
+    return explain(loaded, trace.clients, client, trace.grams, trace.evidence)
 
 
 def _defence(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defence:

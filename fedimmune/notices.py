@@ -12,7 +12,7 @@ from typing import Any
 
 from fedimmune.records import ClientRecord
 from fedimmune.updates import ClientId
-from fedimmune.verdicts import UNKNOWN, Judgement, Suspicion, Verdict
+from fedimmune.verdicts import UNKNOWN, Judgement, Suspicion, Verdict, fields_of
 
 __all__ = ["Notice", "notice_of", "notice_of_record"]
 
@@ -41,26 +41,24 @@ class Notice:
     client
         Whom it is for.
     verdict
-        ``trusted``, ``unused``, ``suspected``, ``rejected``, or ``failed`` where nothing came.
+        ``trusted``, ``reduced``, ``unused``, ``suspected``, ``rejected``, or ``failed`` where
+        nothing came.
     seen
         What was seen, in a sentence.
     check
         What to check if it is a mistake; empty where there is nothing to do.
-    kind, confidence, since
-        What it is suspected of, how sure the server is, and since which round; None where that
-        cannot be told.
     weight
         Its share of the new model.
+    suspicion
+        Which attack its update looks most like; None if that cannot be told.
     """
 
     client: ClientId
     verdict: str
     seen: str
     check: str = ""
-    kind: str | None = None
-    confidence: float | None = None
-    since: int | None = None
     weight: float | None = None
+    suspicion: Suspicion | None = None
 
     @property
     def text(self) -> str:
@@ -71,13 +69,11 @@ class Notice:
         return self.text
 
     def to_json(self) -> dict[str, Any]:
-        """Give the notice as plain values for JSON."""
+        """Give the notice as plain values for JSON; the client's id is text."""
         return {
-            "client": self.client if isinstance(self.client, str | int) else str(self.client),
+            "client": str(self.client),
             "verdict": self.verdict,
-            "kind": self.kind,
-            "confidence": self.confidence,
-            "since": self.since,
+            **fields_of(self.suspicion),
             "weight": self.weight,
             "text": self.text,
         }
@@ -93,44 +89,27 @@ def notice_of(judgement: Judgement, *, rule: str) -> Notice:
     rule
         Name of the rule that judged.
     """
-    suspicion = judgement.suspicion
-    seen, check = _words(judgement.verdict, rule, judgement.reason, suspicion)
-    return Notice(
-        client=judgement.client,
-        verdict=str(judgement.verdict),
-        seen=seen,
-        check=check,
-        kind=suspicion.kind if suspicion else None,
-        confidence=suspicion.confidence if suspicion else None,
-        since=suspicion.since if suspicion else None,
-        weight=judgement.weight,
-    )
+    j = judgement
+    seen, check = _words(j.verdict, rule, j.reason, j.suspicion, j.weight)
+    return Notice(j.client, str(j.verdict), seen, check, j.weight, j.suspicion)
 
 
 def notice_of_record(record: ClientRecord, *, rule: str) -> Notice:
     """Give the notice of a client in a run's record; errors and time-outs accuse nobody."""
-    suspicion = (
-        None
-        if record.kind is None
-        else Suspicion(record.kind, record.confidence or 0.0, record.since)
-    )
-    seen, check = _words(record.verdict, rule, record.reason or "", suspicion)
-    return Notice(
-        client=record.id,
-        verdict=record.verdict,
-        seen=seen,
-        check=check,
-        kind=record.kind,
-        confidence=record.confidence,
-        since=record.since,
-        weight=record.weight,
-    )
+    r, suspicion = record, record.suspicion
+    seen, check = _words(r.verdict, rule, r.reason or "", suspicion, r.weight)
+    return Notice(r.id, r.verdict, seen, check, r.weight, suspicion)
 
 
-def _words(verdict: str, rule: str, reason: str, suspicion: Suspicion | None) -> tuple[str, str]:
+def _words(
+    verdict: str, rule: str, reason: str, suspicion: Suspicion | None, weight: float | None
+) -> tuple[str, str]:
     """Give what was seen, and what to check."""
     if verdict == Verdict.TRUSTED:
         return "Your update is part of the new model.", ""
+    if verdict == Verdict.REDUCED:
+        seen = f"Your update is part of the new model, but counts for little: {reason or rule}."
+        return seen, f"this is no accusation; if it happens often, {_CHECK_ANYTHING}"
     if verdict == Verdict.UNUSED:
         return f"Your update was not used, which is no accusation: {reason or rule}.", ""
     if verdict == Verdict.REJECTED:
@@ -139,18 +118,11 @@ def _words(verdict: str, rule: str, reason: str, suspicion: Suspicion | None) ->
     if verdict != Verdict.SUSPECTED:
         seen = f"Nothing valid came from you in this round ({reason or 'no reply'})."
         return seen, "check your connection and your log; this is no accusation"
+    taken = "Your update was taken for an attack" + (" and not used" if weight == 0 else "")
     if suspicion is None:
-        return f"Your update was not used: {rule} took it for an attack.", _checks(UNKNOWN)
+        return f"{taken}: {reason or rule}.", _checks(UNKNOWN)
     when = "" if suspicion.since is None else f", since round {suspicion.since}"
-    if suspicion.kind == UNKNOWN:
-        seen = f"Your update was not used: it was taken for an attack of an unknown kind{when}."
-    else:
-        sure = f"{suspicion.confidence:.0%} sure"
-        seen = (
-            f"Your update was not used: it was taken for an attack of the kind "
-            f"{suspicion.kind} ({sure}){when}."
-        )
-    return seen, _checks(suspicion.kind)
+    return f"{taken}{when}. It {suspicion}.", _checks(suspicion.kind)
 
 
 def _checks(kind: str) -> str:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedimmune.verdicts import Suspicion
+
 __all__ = ["ClientData", "ClientRecord", "RoundRecord", "Seconds"]
 
 
@@ -13,7 +15,8 @@ _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    # Ids are text: many programs that read JSON round whole numbers of 64 bits.
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
 
 class ClientData(_Record):
@@ -29,7 +32,7 @@ class ClientData(_Record):
         How many it has of each class.
     """
 
-    id: int | str
+    id: str
     attacks: bool | None = None
     samples: tuple[_Count, ...]
 
@@ -44,20 +47,24 @@ class ClientRecord(_Record):
     attacks
         Whether it does; None where nobody knows, as in a real federation.
     verdict
-        ``trusted``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it sent nothing,
-        or ``late`` where it sent something too late.
+        ``trusted``, ``reduced``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it
+        sent nothing, or ``late`` where it sent something too late.
     weight
         Its share of the new model; None where the rule has no weights.
     score
         What the rule measured.
     reason
-        Why it was not used, in words.
-    kind, confidence, since
-        What it is suspected of (an attack's name, or ``unknown``), how sure the rule is of it from
-        0 to 1, and the round since which it has been suspected; None where the rule cannot tell.
+        Why it was not used or counts for less, in words.
+    kind, confidence
+        Which attack it looks most like (a name, or ``unknown``), and the probability of that; None
+        where the rule cannot tell.
+    since
+        The round since which it has been suspected.
+    runner_up, runner_up_confidence
+        The likeliest kind besides.
     """
 
-    id: int | str
+    id: str
     attacks: bool | None = None
     verdict: str
     weight: float | None = None
@@ -66,6 +73,16 @@ class ClientRecord(_Record):
     kind: str | None = None
     confidence: float | None = None
     since: int | None = None
+    runner_up: str | None = None
+    runner_up_confidence: float | None = None
+
+    @property
+    def suspicion(self) -> Suspicion | None:
+        """What it looks like; None if the rule cannot tell."""
+        if self.kind is None:
+            return None
+        second = (self.runner_up, self.runner_up_confidence)
+        return Suspicion(self.kind, self.confidence or 0.0, self.since, *second)
 
 
 class Seconds(_Record):
@@ -107,6 +124,8 @@ class RoundRecord(_Record):
         Length of the robust mean, to compare the distance with.
     clients
         Everyone who took part.
+    warnings
+        What is odd about the round as a whole; see `Aggregation.warnings`.
     error
         Why the global model stayed as it was, where it did.
     seconds
@@ -126,5 +145,6 @@ class RoundRecord(_Record):
     distance: float | None = None
     robust_mean_norm: float | None = None
     clients: tuple[ClientRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
     error: str | None = None
     seconds: Seconds

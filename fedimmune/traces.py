@@ -42,7 +42,7 @@ class Trace:
     round
         From 1.
     clients
-        Whom the rule weighed, in the order of the rows of `grams`.
+        Whom the rule weighed, in the order of the rows of `grams`. Ids are text once written.
     layers
         Names of the measured layers.
     grams
@@ -170,9 +170,9 @@ class Traces:
             self._file(trace.round),
             format=_FORMAT,
             round=trace.round,
-            clients=list(trace.clients),
+            clients=[str(client) for client in trace.clients],
             layers=list(trace.layers),
-            senders=list(trace.senders),
+            senders=[str(client) for client in trace.senders],
             kept=list(trace.kept),
         )
 

@@ -12,23 +12,24 @@ from hypothesis import strategies as st
 from fedimmune import Updates, create
 from fedimmune.notices import notice_of, notice_of_record
 from fedimmune.records import ClientRecord
-from fedimmune.verdicts import UNKNOWN, Judgement, Suspicion, Verdict
+from fedimmune.verdicts import UNKNOWN, Judgement, Suspicion, Verdict, fields_of
 
 
 def suspected(kind: str, since: int | None = 3, confidence: float = 0.87) -> Judgement:
-    suspicion = Suspicion(kind, confidence, since)
+    suspicion = Suspicion(kind, confidence, since, "label-flip", 0.11)
     return Judgement("clinic-4", Verdict.SUSPECTED, 0.0, -0.9, "taken for it", suspicion)
 
 
 def test_a_suspect_is_told_of_what_since_when_how_sure_and_what_to_check() -> None:
     notice = notice_of(suspected("backdoor"), rule="adaptive")
     assert "backdoor" in notice.text
-    assert "87 %" in notice.text or "87%" in notice.text
+    assert "looks most like backdoor (87%), then label-flip (11%)" in notice.text
     assert "since round 3" in notice.text
     assert "mark" in notice.check
     told = notice.to_json()
     assert json.loads(json.dumps(told)) == told
     assert (told["kind"], told["confidence"], told["since"]) == ("backdoor", 0.87, 3)
+    assert (told["runner_up"], told["runner_up_confidence"]) == ("label-flip", 0.11)
 
 
 def test_advice_differs_by_kind_and_there_is_some_for_any() -> None:
@@ -40,10 +41,27 @@ def test_advice_differs_by_kind_and_there_is_some_for_any() -> None:
     assert own
 
 
-def test_of_an_unknown_kind_no_confidence_is_told() -> None:
+def test_of_an_unknown_kind_only_the_nearest_is_told() -> None:
     text = notice_of(suspected(UNKNOWN), rule="adaptive").text
-    assert "unknown" in text
-    assert "%" not in text
+    assert "looks like no kind that was rehearsed, nearest label-flip (11%)" in text
+    assert "87%" not in text
+
+
+def test_who_is_reduced_is_told_that_it_is_no_accusation() -> None:
+    judgement = Judgement(
+        7, Verdict.REDUCED, 0.02, None, "residual gave it 20.0% of an equal share"
+    )
+    text = notice_of(judgement, rule="residual").text
+    assert text.startswith("Your update is part of the new model, but counts for little: residual")
+    assert "no accusation" in text
+
+
+@pytest.mark.parametrize(("weight", "is_used"), [(0.0, False), (0.0001, True)])
+def test_a_suspect_is_told_whether_it_was_used(weight: float, is_used: bool) -> None:
+    judgement = Judgement(7, Verdict.SUSPECTED, weight, None, "geometric-median gave it little")
+    text = notice_of(judgement, rule="geometric-median").text
+    assert ("not used" in text) != is_used
+    assert "geometric-median gave it little" in text
 
 
 def test_a_rule_without_kinds_says_which_rule_it_was() -> None:
@@ -72,17 +90,17 @@ def test_nobody_else_is_accused(verdict: str) -> None:
 def test_a_record_gives_the_same_notice_as_the_judgement(
     verdict: Verdict, kind: str, confidence: float, since: int | None
 ) -> None:
-    suspicion = Suspicion(kind, confidence, since) if verdict is Verdict.SUSPECTED else None
-    judgement = Judgement(5, verdict, 0.25, 0.5, "why", suspicion)
+    suspicion = (
+        Suspicion(kind, confidence, since, "y", 0.1) if verdict is Verdict.SUSPECTED else None
+    )
+    judgement = Judgement("5", verdict, 0.25, 0.5, "why", suspicion)
     record = ClientRecord(
         id=5,
         verdict=verdict,
         weight=0.25,
         score=0.5,
         reason="why",
-        kind=suspicion.kind if suspicion else None,
-        confidence=suspicion.confidence if suspicion else None,
-        since=since if suspicion else None,
+        **fields_of(suspicion),
     )
     assert notice_of_record(record, rule="r") == notice_of(judgement, rule="r")
 

@@ -105,7 +105,7 @@ def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
 
 
 def compared(runs: Mapping[str, Run]) -> str:
-    """Say what became of the model by each rule, and whom the learned rule suspected of what.
+    """Say what became of the model by each rule, and whom the learned rule suspected.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def compared(runs: Mapping[str, Run]) -> str:
         who = "attacker" if node in run.attackers else "honest"
         lines.append(
             f"  node {node:<20}  {who:<8}  suspected in {len(accused):>2} of {len(seen)} rounds"
-            + (f", of {of_what}" if of_what else "")
+            + (f", looked most like {of_what}" if of_what else "")
         )
     return "\n".join([*lines, ""])
 

@@ -17,7 +17,7 @@ from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import measure
 from fedimmune.rules.base import Basis, Common, Weighing, WeightRule
 from fedimmune.updates import ANCHOR, ClientId, NonFiniteError, Updates
-from fedimmune.verdicts import Suspicion
+from fedimmune.verdicts import UNKNOWN, Suspicion
 
 __all__ = ["Adaptive"]
 
@@ -47,6 +47,7 @@ class Adaptive(WeightRule):
     places = frozenset({"defence"})  # `digest` says which it is
     reads = 2
     weighing_reads = True
+    suspects_below = 0.0
     is_translation_equivariant = False
 
     def __init__(
@@ -176,7 +177,8 @@ class Adaptive(WeightRule):
         return {
             client: _suspicion(self.loaded.kinds.names, case, remembers=self.memory)
             for client, case in self._next.cases.items()
-            if len(case.evidence) == len(self.loaded.kinds.names)  # by this defence
+            # Of who is absent the case may be of an earlier defence, which knew other kinds.
+            if len(case.evidence) == len(self.loaded.kinds.names)
         }
 
     def finish(self, updates: Updates | None = None) -> None:
@@ -204,13 +206,15 @@ def _suspects(clients: Sequence[ClientId], judged: Judged) -> dict[ClientId, Seq
 
 
 def _suspicion(names: Sequence[str], case: Case, *, remembers: bool) -> Suspicion:
-    """Name the likeliest kind, unless it is less likely than all others together."""
-    probabilities = case.probabilities
-    best = max(range(len(names)), key=probabilities.__getitem__)
-    if probabilities[best] < _SURE:
-        best = len(names) - 1
+    """Name the likeliest kind, unless it is less likely than all others together, and the next."""
+    likely = dict(zip(names, case.probabilities, strict=True))
+    best = max(likely, key=likely.__getitem__)
+    if likely[best] < _SURE:
+        best = UNKNOWN
+    confidence = round(likely.pop(best), 4)
+    second = max(likely, key=likely.__getitem__)
     since = case.since if remembers else None
-    return Suspicion(names[best], round(probabilities[best], 4), since)
+    return Suspicion(best, confidence, since, second, round(likely[second], 4))
 
 
 def _times(ratio: Tensor) -> str:

@@ -13,7 +13,7 @@ from fedimmune.cli.app import command
 from fedimmune.cli.completion import RULES, one_of
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.cli.stopping import ANEW, on_stop
-from fedimmune.cli.terminal import console, progress, read_setting, remarks, say
+from fedimmune.cli.terminal import console, progress, read_setting, remarks, say, shown_here
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.untrusted import MIB, read_bytes
 
@@ -105,7 +105,7 @@ def aggregate(
 
     notes = remarks(quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with on_stop(ANEW), progress(notes, *columns, TimeRemainingColumn()) as bars:
+    with shown_here(), on_stop(ANEW), progress(notes, *columns, TimeRemainingColumn()) as bars:
         task = bars.add_task(made.name, total=None)
         aggregation = aggregate_files(
             made,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from fedimmune.cli.terminal import progress, say
 from fedimmune.federation import Observer
+from fedimmune.inspecting import histories_of
 from fedimmune.verdicts import UNKNOWN
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Display(Observer):
         self._scenario, self._out, self._remarks = scenario, out, remarks
         self._silent = silent
         self._records: list[RoundRecord] = []
-        self._attackers: set[int | str] = set()
+        self._attackers: set[str] = set()
         self._weighs = False
         self._before = 0
         self._began = time.perf_counter()
@@ -83,7 +84,7 @@ class Display(Observer):
 
     def starting(self, federation: Federation, finished: int) -> None:
         self._before = finished
-        self._attackers = set(federation.attackers)
+        self._attackers = {str(client) for client in federation.attackers}
         if self._within is not None:
             self._bar.remove_task(self._within)
         self._rounds = self._bar.add_task("rounds", total=self._scenario.rounds, completed=finished)
@@ -109,6 +110,8 @@ class Display(Observer):
             self._bar.update(self._rounds, completed=record.round)
         if not self._silent:
             self._print(self._line(record))
+            for warning in record.warnings:
+                self._print(Text(f"       warning: {warning}", "yellow"))
             if record.error:
                 self._print(Text(f"       the model stays as it was: {record.error}", "yellow"))
 
@@ -144,7 +147,7 @@ class Display(Observer):
         by = f"{s.attack.name} by {s.attackers} of {s.clients}" if s.attackers else "no attack"
         self._print(Text(f"{s.task.name} · {s.rule.name} · {by} · seed {s.seed}", "bold"))
         if 0 < len(self._attackers) <= _STRIP:
-            listed = " ".join(str(client) for client in sorted(self._attackers))
+            listed = " ".join(sorted(self._attackers, key=int))
             self._print(Text(f"attackers: {listed}", "dim"))
         columns = f"{'round':>7}   {'ACC':>6}"
         columns += f"{'ASR':>8}" if self._has_target else ""
@@ -195,19 +198,24 @@ class Display(Observer):
 
 def _suspects_in_words(records: Sequence[RoundRecord]) -> list[str]:
     """Name those who were suspected in most of their rounds, by the kind they are mostly called."""
-    kinds: dict[int | str, Counter[str | None]] = {}
-    for client in (client for record in records for client in record.clients):
-        kinds.setdefault(client.id, Counter())[client.kind] += 1
     suspects: dict[str, list[str]] = {}
-    for client_id, found in kinds.items():
-        innocent = found.pop(None, 0)
-        if found and found.total() > innocent:
-            suspects.setdefault(found.most_common(1)[0][0] or "", []).append(str(client_id))
+    sure: dict[str, list[float]] = {}
+    for one in histories_of(records):
+        if one.looks is None or 2 * one.counts["suspected"] <= one.rounds:
+            continue
+        suspects.setdefault(one.looks.kind, []).append(one.id)
+        sure.setdefault(one.looks.kind, []).append(one.looks.confidence)
     return [
-        f"Suspected in most rounds of {'an unknown attack' if kind == UNKNOWN else kind}: "
-        f"{_counted(len(names), 'client')} ({', '.join(names[:_STRIP])})."
+        f"Suspected in most rounds, looking {_alike(kind, fmean(sure[kind]))}: "
+        f"{_counted(len(names), 'client')} ({', '.join(sorted(names, key=int)[:_STRIP])})."
         for kind, names in sorted(suspects.items())
     ]
+
+
+def _alike(kind: str, confidence: float) -> str:
+    if kind == UNKNOWN:
+        return "like no kind that was rehearsed"
+    return f"most like {kind} ({confidence:.0%} on average)"
 
 
 def _share(value: float | None) -> str:
@@ -223,7 +231,7 @@ def _strip(record: RoundRecord, clients: int) -> Text:
     largest = max(((client.weight or 0) for client in record.clients), default=0) or 1
     present = {client.id: client for client in record.clients}
     strip = Text()
-    for number in range(clients):
+    for number in map(str, range(clients)):
         strip.append_text(_cell(present[number], largest) if number in present else Text("  "))
     return strip
 

@@ -26,12 +26,17 @@ from fedimmune.inspecting import (
 from fedimmune.notices import notice_of_record
 from fedimmune.records import ClientRecord
 from fedimmune.runs import RunFolder
+from fedimmune.verdicts import Suspicion
 
 __all__ = ["look"]
 
-_STYLES = {"trusted": "green", "suspected": "yellow", "rejected": "bold red", "failed": "bold red"}
-_TOLD = {"id", "attacks", "verdict", "weight", "score", "reason"}
-"""Fields of a client's record that have a column of their own; others are shown as they come."""
+_STYLES = {
+    "trusted": "green",
+    "reduced": "cyan",
+    "suspected": "yellow",
+    "rejected": "bold red",
+    "failed": "bold red",
+}
 
 
 def look(place: Path, number: int | None, client: str | None, defence: Path | None) -> Shown:
@@ -53,22 +58,23 @@ def _overview(folder: RunFolder) -> Shown:
         raise InputError(f"no round of {folder.path} is finished yet: there is nothing to see")
     found = histories_of(records)
     knows = any(one.attacks is not None for one in found)
-    extras = _extras([one.last for one in found])
+    has_kinds = any(one.looks is not None for one in found)
     table = Table(title=f"{folder.path.name}: {len(records)} rounds", title_justify="left")
     headings = ["client", *(["attacks"] if knows else []), "rounds", "accused in"]
-    for heading in (*headings, "weight", "score", "last", *extras):
+    kinds = ["looks most like"] if has_kinds else []
+    for heading in (*headings, "weight", "score", "last", *kinds):
         right = heading in {"rounds", "accused in", "weight", "score"}
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for one in found:
         table.add_row(
-            Text(str(one.id)),
+            Text(one.id),
             *([_attacks(one.attacks)] if knows else []),
             str(one.rounds),
             str(len(one.accused)),
             share(one.weight),
             _number(one.score),
             Text(one.last.verdict, _STYLES.get(one.last.verdict, "")),
-            *(_shown(getattr(one.last, name)) for name in extras),
+            *([_looks(one.looks)] if has_kinds else []),
         )
     facts = {
         "run": str(folder.path),
@@ -88,8 +94,9 @@ def _round(folder: RunFolder, number: int) -> Shown:
     record = record_of(folder, number)
     table = _verdicts(f"Round {number} of {folder.path.name}", "client", record.clients)
     for one in record.clients:
-        table.add_row(Text(str(one.id)), *_cells(one, record.clients))
+        table.add_row(Text(one.id), *_cells(one, record.clients))
     parts: list[RenderableType] = [table]
+    parts += [Text(f"warning: {warning}", "yellow") for warning in record.warnings]
     if record.error:
         parts.append(Text(f"The model stayed as it was: {record.error}", "yellow"))
     return Shown({"run": str(folder.path), **record.model_dump(mode="json")}, parts)
@@ -100,7 +107,7 @@ def _client(folder: RunFolder, client: str) -> Shown:
         (record.round, one)
         for record in folder.records()
         for one in record.clients
-        if str(one.id) == client
+        if one.id == client
     ]
     if not took_part:
         raise ParameterError(f"no finished round of {folder.path} has a client {client}")
@@ -109,17 +116,18 @@ def _client(folder: RunFolder, client: str) -> Shown:
     for number, one in took_part:
         table.add_row(str(number), *_cells(one, all_of_it))
     rounds = [{"round": number, **one.model_dump(mode="json")} for number, one in took_part]
-    return Shown({"run": str(folder.path), "client": took_part[0][1].id, "rounds": rounds}, [table])
+    return Shown({"run": str(folder.path), "client": client, "rounds": rounds}, [table])
 
 
 def _verdicts(title: str, first: str, clients: Sequence[ClientRecord]) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, overflow="fold")
     if any(one.attacks is not None for one in clients):
         table.add_column("attacks")
     table.add_column("weight", justify="right")
     table.add_column("score", justify="right")
-    for heading in ("verdict", *_extras(clients), "reason"):
+    kinds = ["looks most like", "since"] if _has_kinds(clients) else []
+    for heading in ("verdict", *kinds, "reason"):
         table.add_column(heading, overflow="fold")
     return table
 
@@ -131,19 +139,28 @@ def _cells(one: ClientRecord, clients: Sequence[ClientRecord]) -> list[Text | st
         share(one.weight),
         _number(one.score),
         Text(one.verdict, _STYLES.get(one.verdict, "")),
-        *(_shown(getattr(one, name)) for name in _extras(clients)),
+        *([_looks(one.suspicion), Text(str(one.since or "–"))] if _has_kinds(clients) else []),
         Text(one.reason or ""),
     ]
 
 
-def _extras(clients: Sequence[ClientRecord]) -> list[str]:
-    """What the records say of clients besides, such as the kind of attack."""
-    names = [name for name in ClientRecord.model_fields if name not in _TOLD]
-    return [name for name in names if any(getattr(one, name) is not None for one in clients)]
+def _has_kinds(clients: Sequence[ClientRecord]) -> bool:
+    return any(one.kind is not None for one in clients)
+
+
+def _looks(suspicion: Suspicion | None) -> Text:
+    """Show the likeliest kind and the next, each with its probability."""
+    if suspicion is None:
+        return Text("–")
+    found = [(suspicion.kind, suspicion.confidence)]
+    if suspicion.runner_up is not None:
+        found.append((suspicion.runner_up, suspicion.runner_up_confidence or 0.0))
+    return Text(", ".join(f"{kind} {probability:.0%}" for kind, probability in found))
 
 
 def _history_facts(one: ClientHistory) -> dict[str, Any]:
-    return {**asdict(one), "last": one.last.model_dump(mode="json")}
+    last = one.last.model_dump(mode="json")
+    return {**asdict(one), "rounds": one.rounds, "counts": dict(one.counts), "last": last}
 
 
 # -------------------------------------------------------------------- why
@@ -160,7 +177,10 @@ def _explanation(folder: RunFolder, number: int, client: str, defence: Path | No
         "notice": notice.to_json(),
         "explanation": None
         if found is None
-        else {**asdict(found), "is_memory_alone": found.is_memory_alone},
+        else {
+            **asdict(found),
+            "is_memory_alone": found.is_memory_alone,
+        },
     }
     knows = {True: " It does attack.", False: " It is honest.", None: ""}[one.attacks]
     said = f"Client {one.id} in round {number}: {one.verdict}"
@@ -169,8 +189,8 @@ def _explanation(folder: RunFolder, number: int, client: str, defence: Path | No
             facts, [f"{said}, so that no rule saw it: {one.reason or 'no reason'}.{knows}"]
         )
     said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
-    extras = [f"{name} {_shown(getattr(one, name))}" for name in _extras([one])]
-    also = f" ({', '.join(extras)})" if extras else ""
+    since = "" if one.since is None else f"; suspected since round {one.since}"
+    also = "" if one.suspicion is None else f" It {one.suspicion}{since}."
     told = f"What it is to be told: {notice.text}"
     return Shown(
         facts,
@@ -239,7 +259,3 @@ def _attacks(attacks: bool | None) -> Text:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _shown(value: Any) -> str:
-    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)

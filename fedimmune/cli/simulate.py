@@ -13,7 +13,7 @@ from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, RULES, TASKS, one_of
 from fedimmune.cli.options import DataFolder, Quiet
 from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, read_setting, remarks, say
+from fedimmune.cli.terminal import console, read_setting, remarks, say, shown_here
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def simulate(
         display = Display(scenario, console(), notes, silent=as_json)
         stack.enter_context(on_stop(lambda: _kept(folder, display.shown, force=force)))
         stack.enter_context(unwatched(quiet))
+        stack.enter_context(shown_here())
         stack.enter_context(display)
         write = stack.enter_context(scalars(tensorboard, folder.path.name))
         records = play(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -26,7 +28,7 @@ from rich.text import Text
 from fedimmune.errors import ParameterError
 from fedimmune.untrusted import printable
 
-__all__ = ["console", "counter", "progress", "read_setting", "remarks", "say"]
+__all__ = ["console", "counter", "progress", "read_setting", "remarks", "say", "shown_here"]
 
 _A_DAY = 24 * 3600.0
 _UNLIMITED = 10_000
@@ -86,6 +88,17 @@ def _text(shown: Any, style: str = "") -> Any:
 def _lines(text: str) -> str:
     """Escape all but the ends of lines."""
     return text if text.isprintable() else "\n".join(printable(line) for line in text.split("\n"))
+
+
+@contextmanager
+def shown_here() -> Iterator[None]:
+    """Keep warnings of rounds out of the log, for a command that shows them itself."""
+    log = logging.getLogger("fedimmune.rounds")
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
 def say(out: Console, words: str | Text) -> None:

@@ -165,7 +165,7 @@ class Federation:
         labels, classes = self.data.clients.labels, self.data.classes
         return tuple(
             ClientData(
-                id=client,
+                id=str(client),
                 attacks=client in self.attackers,
                 samples=tuple(labels[part].bincount(minlength=classes).tolist()),
             )

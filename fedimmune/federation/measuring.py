@@ -15,12 +15,9 @@ from fedimmune.layers import Kind
 from fedimmune.records import ClientRecord
 from fedimmune.rules import create
 from fedimmune.updates import ClientId, Updates
-from fedimmune.verdicts import Verdict
+from fedimmune.verdicts import ACCUSING, Verdict, fields_of
 
 __all__ = ["auroc", "client_records", "detections", "distances"]
-
-_ACCUSING = (Verdict.SUSPECTED, Verdict.REJECTED)
-"""Verdicts that hold something against a client; not being picked is no accusation."""
 
 
 def distances(
@@ -31,7 +28,8 @@ def distances(
     The robust mean is the mean of the honest clients' valid updates.
     """
     try:
-        truth = create("oracle", attackers=attackers).aggregate(updates).update
+        honest = updates.only(client for client in updates.clients if client not in attackers)
+        truth = create("mean").aggregate(honest).update
     except NotEnoughClientsError:
         return {}
     trained = [layer.name for layer in updates.of_kind(Kind.PARAMETER)]
@@ -51,7 +49,7 @@ def detections(
     """
     if aggregation is None:
         return {}
-    accused = {client for client, verdict in aggregation.verdicts.items() if verdict in _ACCUSING}
+    accused = {client for client, verdict in aggregation.verdicts.items() if verdict in ACCUSING}
     present = attackers & aggregation.verdicts.keys()
     found: dict[str, float | None] = {}
     if aggregation.weights is not None:
@@ -97,25 +95,23 @@ def client_records(
         Where it failed: who had been turned away by then, and why.
     """
     records = {
-        client: ClientRecord(id=client, verdict="failed", reason=reason)
+        client: ClientRecord(id=str(client), verdict="failed", reason=reason)
         for client, reason in sent.failed.items()
     }
     if aggregation is None:
         for client in sent.updates.clients:
             verdict = Verdict.REJECTED if client in rejected else Verdict.UNUSED
             reason = rejected.get(client, "the round was not aggregated")
-            records[client] = ClientRecord(id=client, verdict=verdict, reason=reason)
+            records[client] = ClientRecord(id=str(client), verdict=verdict, reason=reason)
     else:
         for j in aggregation.judgements:
             records[j.client] = ClientRecord(
-                id=j.client,
+                id=str(j.client),
                 verdict=j.verdict,
                 weight=j.weight,
                 score=_finite(j.score),
                 reason=j.reason or None,
-                kind=j.suspicion.kind if j.suspicion else None,
-                confidence=j.suspicion.confidence if j.suspicion else None,
-                since=j.suspicion.since if j.suspicion else None,
+                **fields_of(j.suspicion),
             )
     return tuple(
         records[client].model_copy(update={"attacks": client in attackers})

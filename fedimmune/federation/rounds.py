@@ -249,6 +249,7 @@ def _play(
         asr_others=counts.asr_others,
         accuracy_without_success=counts.accuracy_without_success,
         **measured,
+        warnings=() if aggregation is None else aggregation.warnings,
         error=outcome.error,
         seconds=Seconds(**watch.seconds),
     )

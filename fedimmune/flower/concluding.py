@@ -59,6 +59,7 @@ def conclude(
     record = RoundRecord(
         round=asked.number,
         clients=client_records(found, outcome),
+        warnings=() if outcome.aggregation is None else outcome.aggregation.warnings,
         error=outcome.error,
         seconds=Seconds(training=round(waited, 4), aggregating=round(spent, 4), testing=0.0),
     )

@@ -18,7 +18,10 @@ from fedimmune.flower.arrays import values_of
 from fedimmune.flower.tables import one_line
 from fedimmune.layers import shown
 
-__all__ = ["Counting", "odd_metrics", "samples_in", "state_in"]
+__all__ = ["Counting", "check_metrics", "odd_metrics", "samples_in", "state_in"]
+
+_MOST_METRICS = 10_000
+"""Numbers in the metrics of one reply, lists counted by their length. Training loops send tens."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,18 @@ def samples_in(content: RecordDict, counting: Counting) -> float | None:
     if not math.isfinite(claim) or claim < 1:
         raise InputError(f"its {counting.key} is not a number from 1 on: {one_line(claim, 40)}")
     return float(min(claim, counting.most))
+
+
+def check_metrics(content: RecordDict) -> None:
+    """Refuse a reply with more metrics than are read."""
+    records = content.metric_records
+    count = len(records) + sum(
+        max(1, len(value)) if isinstance(value, list) else 1
+        for record in records.values()
+        for value in record.values()
+    )
+    if count > _MOST_METRICS:
+        raise InputError(f"sent {count} metrics, of which at most {_MOST_METRICS} are read")
 
 
 def odd_metrics(contents: Mapping[int, RecordDict]) -> dict[int, str]:

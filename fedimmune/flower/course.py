@@ -18,7 +18,7 @@ from fedimmune.flower.telling import Told
 from fedimmune.notices import notice_of_record
 from fedimmune.records import ClientRecord, RoundRecord
 from fedimmune.traces import Trace
-from fedimmune.verdicts import Verdict
+from fedimmune.verdicts import Verdict, fields_of
 
 __all__ = ["Course", "EvaluateFunction", "FinishedRound", "renumbered"]
 
@@ -54,7 +54,7 @@ class Course:
 
     def __init__(self, rule: str, journal: Journal | None, exclusion: Exclusion | None) -> None:
         self.journal, self.exclusion = journal, exclusion
-        self.told: dict[int | str, Told] = {}
+        self.told: dict[str, Told] = {}
         self.before = 0
         """How many rounds an earlier server has played; Flower counts from 1 again."""
         self.planned: int | None = None
@@ -86,7 +86,7 @@ class Course:
         if self.journal is not None:
             self.journal.begin(model, self.planned)
 
-    def left_out(self, number: int) -> frozenset[int | str]:
+    def left_out(self, number: int) -> frozenset[str]:
         """Who is not to be asked in a round."""
         return frozenset() if self.exclusion is None else self.exclusion.left_out(number)
 
@@ -158,9 +158,7 @@ def _told(client: ClientRecord, number: int, rule: str) -> Told:
     return Told(
         verdict=client.verdict,
         round=number,
-        kind=client.kind,
-        confidence=client.confidence,
-        since=client.since,
+        **fields_of(client.suspicion),
         weight=client.weight,
         text=notice_of_record(client, rule=rule).text,
     )

@@ -28,10 +28,10 @@ class Exclusion:
                 f"exclude: nobody can be suspected in {often} of the last {rounds} rounds; give "
                 "the smaller number first"
             )
-        self._suspected: dict[int | str, list[int]] = {}
-        self._until: dict[int | str, int] = {}
+        self._suspected: dict[str, list[int]] = {}
+        self._until: dict[str, int] = {}
 
-    def note(self, number: int, suspects: Iterable[int | str]) -> None:
+    def note(self, number: int, suspects: Iterable[str]) -> None:
         """Take note of who was suspected in a round."""
         for client in suspects:
             before = self._suspected.get(client, [])
@@ -41,7 +41,7 @@ class Exclusion:
                 recent = []
             self._suspected[client] = recent
 
-    def left_out(self, number: int) -> frozenset[int | str]:
+    def left_out(self, number: int) -> frozenset[str]:
         """Who is not to be asked in a round."""
         return frozenset(client for client, last in self._until.items() if number <= last)
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from flwr.app import Message, MetricRecord, RecordDict
 
+from fedimmune.errors import InputError
+from fedimmune.flower.contents import check_metrics
 from fedimmune.flower.outcomes import FAILED, LATE
 from fedimmune.records import RoundRecord
-from fedimmune.verdicts import Verdict
+from fedimmune.verdicts import ACCUSING, Verdict
 
 __all__ = ["MetricsFunction", "figures_of", "median_metrics", "sum_up"]
 
@@ -78,9 +80,8 @@ def figures_of(
     function, weighted_by_key
         What sums clients' metrics up.
     """
-    heard = (Verdict.TRUSTED, Verdict.UNUSED)
-    nodes = [client.id for client in record.clients if client.verdict in heard]
-    used = [contents[node] for node in nodes if node in contents]
+    unheard = _accused(record)
+    used = [contents[node] for node in sorted(contents) if str(node) not in unheard]
     metrics = _safely(function, used, weighted_by_key)
     counts = Counter(client.verdict for client in record.clients)
     for verdict in (*Verdict, FAILED, LATE):
@@ -106,19 +107,27 @@ def sum_up(
     replies
         Of the clients.
     last
-        Of the round that made the model: those whom it suspects are not heard.
+        Of the round that made the model: those whom it suspects or rejects are not heard.
     function, weighted_by_key
         What sums clients' metrics up.
     """
-    clients = () if last is None else last.clients
-    suspects = {client.id for client in clients if client.verdict == Verdict.SUSPECTED}
+    unheard = set() if last is None else _accused(last)
     contents: dict[int, RecordDict] = {}
     for reply in replies:
         if isinstance(reply, Message) and reply.has_content():
             contents.setdefault(reply.metadata.src_node_id, reply.content)
-    for node in contents.keys() & suspects:
-        del contents[node]
+    for node, content in sorted(contents.items()):
+        try:
+            check_metrics(content)
+        except InputError as error:
+            _log.warning("metrics of node %d are not heard: it %s", node, error)
+            del contents[node]
+    contents = {node: each for node, each in contents.items() if str(node) not in unheard}
     return _safely(function, contents.values(), weighted_by_key) if contents else None
+
+
+def _accused(record: RoundRecord) -> set[str]:
+    return {client.id for client in record.clients if client.verdict in ACCUSING}
 
 
 def _safely(

@@ -8,7 +8,7 @@ from fedimmune.flower.replies import Asked, Replies
 from fedimmune.guarded import Outcome
 from fedimmune.records import ClientRecord
 from fedimmune.updates import Updates
-from fedimmune.verdicts import Judgement, Verdict
+from fedimmune.verdicts import Judgement, Verdict, fields_of
 
 __all__ = ["FAILED", "LATE", "client_records", "updates_of"]
 
@@ -37,14 +37,14 @@ def client_records(replies: Replies, outcome: Outcome) -> tuple[ClientRecord, ..
         for judgement in outcome.aggregation.judgements:
             records.setdefault(judgement.client, _judged(judgement))
     for node, reason in outcome.rejected.items():
-        rejected = ClientRecord(id=node, verdict=Verdict.REJECTED, reason=reason)
+        rejected = ClientRecord(id=str(node), verdict=Verdict.REJECTED, reason=reason)
         records.setdefault(node, rejected)
     for node in replies.states:
-        unused = ClientRecord(id=node, verdict=Verdict.UNUSED, reason="the round was skipped")
+        unused = ClientRecord(id=str(node), verdict=Verdict.UNUSED, reason="the round was skipped")
         records.setdefault(node, unused)
     for verdict, reasons in ((FAILED, replies.failed), (LATE, replies.late)):
         for node, reason in reasons.items():
-            records.setdefault(node, ClientRecord(id=node, verdict=verdict, reason=reason))
+            records.setdefault(node, ClientRecord(id=str(node), verdict=verdict, reason=reason))
     for node, count in replies.doubled.items():
         if node in records:
             records[node] = _with_note(records[node], f"sent {count + 1} replies; one counts")
@@ -52,16 +52,14 @@ def client_records(replies: Replies, outcome: Outcome) -> tuple[ClientRecord, ..
 
 
 def _judged(judgement: Judgement) -> ClientRecord:
-    suspicion, score = judgement.suspicion, judgement.score
+    score = judgement.score
     return ClientRecord(
-        id=judgement.client,
+        id=str(judgement.client),
         verdict=judgement.verdict,
         weight=judgement.weight,
         score=score if score is not None and math.isfinite(score) else None,
         reason=judgement.reason or None,
-        kind=suspicion.kind if suspicion else None,
-        confidence=suspicion.confidence if suspicion else None,
-        since=suspicion.since if suspicion else None,
+        **fields_of(judgement.suspicion),
     )
 
 

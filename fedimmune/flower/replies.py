@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.flower.contents import Counting, odd_metrics, samples_in, state_in
+from fedimmune.flower.contents import Counting, check_metrics, odd_metrics, samples_in, state_in
 from fedimmune.flower.grids import UNREADABLE
 from fedimmune.flower.tables import one_line
 
@@ -174,6 +174,7 @@ def _take(node: int, content: RecordDict, asked: Asked, counting: Counting, foun
     try:
         state = state_in(content, asked.model)
         samples = samples_in(content, counting)
+        check_metrics(content)
     except InputError as error:
         found.rejected[node] = str(error)
         return

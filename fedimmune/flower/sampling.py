@@ -43,9 +43,7 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
         time.sleep(_PAUSE)
 
 
-def draw(
-    nodes: list[int], fraction: float, least: int, left_out: Collection[int | str]
-) -> list[int]:
+def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str]) -> list[int]:
     """Draw the nodes of a round, and say so.
 
     Parameters
@@ -58,15 +56,15 @@ def draw(
         So many at least, as far as there are so many. Who is left out is asked all the same where
         fewer than this many others are there.
     left_out
-        Who should not be asked.
+        Who should not be asked, by id as text.
     """
-    eligible = [node for node in nodes if node not in left_out]
+    eligible = [node for node in nodes if str(node) not in left_out]
     if len(eligible) < least:
-        others = [node for node in nodes if node in left_out]
+        others = [node for node in nodes if str(node) in left_out]
         eligible += random.sample(others, min(len(others), least - len(eligible)))
     size = max(int(len(nodes) * fraction), least)
     drawn = random.sample(eligible, min(size, len(eligible)))
     _log.info("%d of %d nodes are asked", len(drawn), len(nodes))
-    for node in sorted(node for node in nodes if node in left_out and node not in drawn):
+    for node in sorted(node for node in nodes if str(node) in left_out and node not in drawn):
         _log.info("  %d is left out: it was suspected too often", node)
     return drawn

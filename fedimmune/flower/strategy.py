@@ -87,7 +87,9 @@ class RobustStrategy(FedAvg):
     weighted_by_key, arrayrecord_key, configrecord_key
         Names in messages, as ``FedAvg`` has them.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        Sum clients' metrics up; by default each metric's median. Suspects' metrics are left out.
+        Sum clients' metrics up; by default each metric's median. Metrics of clients that were
+        suspected or rejected in training are left out, and so are replies with more than 10,000
+        numbers in their metrics.
 
     Raises
     ------
@@ -335,5 +337,5 @@ class RobustStrategy(FedAvg):
 
     def _told(self, node: int) -> Mapping[str, Any] | None:
         """Give what a client is told of its last round."""
-        told = self.course.told.get(node) if self.tell_clients else None
+        told = self.course.told.get(str(node)) if self.tell_clients else None
         return None if told is None else told.to_config()

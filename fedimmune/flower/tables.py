@@ -11,7 +11,7 @@ __all__ = ["one_line", "table_of"]
 
 _MOST_TEXT = 200
 _MOST_ROWS = 20
-_ORDER = ("suspected", "rejected", "failed", "late", "unused", "trusted")
+_ORDER = ("suspected", "rejected", "failed", "late", "reduced", "unused", "trusted")
 
 
 def table_of(record: RoundRecord, rule: str) -> list[str]:
@@ -30,6 +30,7 @@ def table_of(record: RoundRecord, rule: str) -> list[str]:
     lines = [f"{head} ({record.seconds.aggregating:.2f} s)"]
     if record.error is not None:
         lines.append(f"  the model stays as it was: {one_line(record.error)}")
+    lines += [f"  warning: {warning}" for warning in record.warnings]
     odd = [
         client for client in record.clients if client.verdict != Verdict.TRUSTED or client.reason
     ]

@@ -22,13 +22,15 @@ class Told:
     Parameters
     ----------
     verdict
-        ``trusted``, ``unused``, ``suspected``, ``rejected`` or ``failed``.
+        ``trusted``, ``reduced``, ``unused``, ``suspected``, ``rejected`` or ``failed``.
     round
         The round that it is about.
     kind
-        What it is suspected of: an attack's name, or ``unknown``; None where that cannot be told.
+        The attack that its update looks most like, or ``unknown``; None where that cannot be told.
     confidence
-        How sure the server is of the kind, 0 to 1.
+        The probability of the kind, 0 to 1.
+    runner_up, runner_up_confidence
+        The likeliest kind besides, and its probability.
     since
         The round since which the client has been suspected.
     weight
@@ -42,6 +44,8 @@ class Told:
     kind: str | None = None
     confidence: float | None = None
     since: int | None = None
+    runner_up: str | None = None
+    runner_up_confidence: float | None = None
     weight: float | None = None
     text: str = ""
 
@@ -55,16 +59,8 @@ class Told:
 
     def to_config(self) -> dict[str, str | int | float]:
         """Give it as entries of a config, which has no place for None."""
-        entries = {
-            "verdict": self.verdict,
-            "round": self.round,
-            "kind": self.kind,
-            "confidence": self.confidence,
-            "since": self.since,
-            "weight": self.weight,
-            "text": self.text or None,
-        }
-        return {_PREFIX + key: value for key, value in entries.items() if value is not None}
+        entries = {name: getattr(self, name) for name in _FIELDS}
+        return {_PREFIX + key: value for key, value in entries.items() if value not in (None, "")}
 
 
 def verdict_of(message: Any, *, configrecord_key: str = "config") -> Told | None:
@@ -96,7 +92,7 @@ def verdict_of(message: Any, *, configrecord_key: str = "config") -> Told | None
     return Told(**{key: value for key, value in entries.items() if key in _FIELDS})
 
 
-_FIELDS = frozenset(Told.__dataclass_fields__)
+_FIELDS = tuple(Told.__dataclass_fields__)
 
 
 def _has_content(message: Any) -> bool:

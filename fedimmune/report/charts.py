@@ -148,10 +148,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a grid or of bubbles."""
+    """One column of a grid or of bubbles.
+
+    Parameters
+    ----------
+    label
+        Its name.
+    marked
+        Whether it is one of those that the picture marks.
+    note
+        What there is to say of it as a whole.
+    """
 
     label: str
     marked: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)

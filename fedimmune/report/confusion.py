@@ -17,7 +17,7 @@ _HONEST = "honest"
 
 @dataclass(frozen=True)
 class Confusion:
-    """What clients were taken for, by what they were.
+    """What clients looked most like, by what they were.
 
     Parameters
     ----------
@@ -27,11 +27,14 @@ class Confusion:
         What they can be taken for.
     rows
         What they were, and how many client-rounds fell to each column.
+    kinds
+        How many of the columns, after the first, are kinds of attack.
     """
 
     label: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[int, ...]], ...]
+    kinds: int
 
     @property
     def reading(self) -> str:
@@ -42,16 +45,17 @@ class Confusion:
             if truth == _HONEST:
                 parts.append(f"{percent(counts[0] / total)} of the honest were trusted")
                 continue
-            accused = total - counts[0]
-            if accused and truth in self.columns:
+            named = self.columns[1 : self.kinds + 1]
+            accused = sum(counts[1 : self.kinds + 1])
+            if accused and truth in named:
                 right = counts[self.columns.index(truth)]
-                parts.append(
-                    f"{percent(right / accused)} of the suspected attackers were called {truth}"
-                )
-            elif accused and UNKNOWN in self.columns:
+                share = percent(right / accused)
+                parts.append(f"{share} of the suspected attackers looked most like {truth}")
+            elif accused and UNKNOWN in named:
                 right = counts[self.columns.index(UNKNOWN)]
                 parts.append(
-                    f"{percent(right / accused)} of the suspected attackers were called unknown"
+                    f"{percent(right / accused)} of the suspected attackers looked like no kind "
+                    "that was rehearsed"
                 )
         return f"Of all clients in all rounds: {'; '.join(parts)}."
 
@@ -86,6 +90,7 @@ def _confusion(line: Line) -> Confusion | None:
             (shortened(truth, 30), tuple(counts[truth][column] for column in columns))
             for truth in order
         ),
+        len(named) + 1,
     )
 
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedimmune.report.charts import Chart, Grid
+from fedimmune.report.client_tables import ClientTable, clients_of
 from fedimmune.report.command import command_of
 from fedimmune.report.confusion import Confusion, confusions_of
 from fedimmune.report.defences import DefenceShown, defences_of
-from fedimmune.report.grouping import Setting, flat, settings_of
+from fedimmune.report.grouping import Line, Setting, flat, settings_of
 from fedimmune.report.lines import detection_charts, outcome_charts, weight_charts
 from fedimmune.report.maps import partition_picture, time_chart, trust_map
 from fedimmune.report.measures import line_figures
 from fedimmune.report.reading import Run
 from fedimmune.report.tables import Table, table_of
 from fedimmune.report.traits import Traits, traits_of
-from fedimmune.report.words import counted, listed, shortened, summary_of, unfinished
+from fedimmune.report.words import counted, listed, shortened, summary_of, unfinished, warnings_of
 
 __all__ = ["Contents", "Group", "RunShown", "SettingShown", "contents_of"]
 
@@ -36,6 +37,7 @@ class Group:
     charts: Sequence[Chart]
     notes: list[str] = field(default_factory=list)
     tables: Sequence[Confusion] = ()
+    clients: Sequence[ClientTable] = ()
 
     @property
     def is_wide(self) -> bool:
@@ -112,6 +114,9 @@ def _title(runs: Sequence[Run], settings: Sequence[Setting]) -> str:
 
 def _shown(setting: Setting, budget: _Budget) -> SettingShown:
     notices = [notice for run in setting.runs if (notice := unfinished(run)) is not None]
+    for line in setting.lines:
+        found = [warnings_of(run, _run_label(line, run)) for run in line.runs]
+        notices += [warning for warning in found if warning is not None]
     has_bands = any(len(line.runs) > 1 for line in setting.lines)
     outcome = Group("How good the model is", outcome_charts(setting))
     if has_bands:
@@ -121,7 +126,8 @@ def _shown(setting: Setting, budget: _Budget) -> SettingShown:
         outcome,
         _detection(setting),
         _trust(setting, budget),
-        Group("Suspected of what", [], tables=confusions_of(setting)),
+        Group("What suspects looked like", [], tables=confusions_of(setting)),
+        _clients(setting),
         _traits(setting, budget),
         Group("Where the time went", [] if times is None else [times]),
     ]
@@ -130,7 +136,9 @@ def _shown(setting: Setting, budget: _Budget) -> SettingShown:
         summary=summary_of(setting),
         notices=notices,
         table=table_of(setting),
-        groups=[each for each in groups if each.charts or each.notes or each.tables],
+        groups=[
+            each for each in groups if each.charts or each.notes or each.tables or each.clients
+        ],
     )
 
 
@@ -172,6 +180,20 @@ def _trust(setting: Setting, budget: _Budget) -> Group:
             "one by one."
         )
     group.charts = charts
+    return group
+
+
+def _run_label(line: Line, run: Run) -> str:
+    return f"{line.label}, seed {run.seed}" if len(line.runs) > 1 else line.label
+
+
+def _clients(setting: Setting) -> Group:
+    group = Group("Clients one by one", [])
+    runs = [(line, run) for line in setting.lines if (run := line.runs[0]).records]
+    tables = [clients_of(_run_label(line, run), run) for line, run in runs]
+    group.clients = [each for each in tables if each is not None]
+    if any(each.left_out for each in group.clients):
+        group.notes.append("`fedimmune inspect RUN` shows all clients.")
     return group
 
 

@@ -26,7 +26,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0588a", "#b97f00", "#2f8fc4")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "os^DvP"
 _MARK, _DISC = "#c2410c", "#0072b2"
-_SIGNS = {"suspected": "$/$", "rejected": "x", "failed": "|", "late": "_"}
+_SIGNS = {"reduced": "1", "suspected": "$/$", "rejected": "x", "failed": "|", "late": "_"}
 _SLUG = re.compile(r"[^a-z0-9]+")
 
 

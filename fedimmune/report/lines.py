@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from fedimmune.records import RoundRecord
 from fedimmune.report.charts import LineChart, Series, Values
 from fedimmune.report.grouping import Line, Setting
-from fedimmune.report.measures import ACCUSED, mean
+from fedimmune.report.measures import mean
 from fedimmune.report.words import counted, percent
+from fedimmune.verdicts import ACCUSING
 
 __all__ = ["detection_charts", "outcome_charts", "weight_charts"]
 
@@ -124,7 +125,7 @@ def _fair_share(setting: Setting) -> tuple[float, str] | None:
 
 
 def _accused(record: RoundRecord) -> float | None:
-    return float(sum(client.verdict in ACCUSED for client in record.clients))
+    return float(sum(client.verdict in ACCUSING for client in record.clients))
 
 
 def _largest(record: RoundRecord) -> float | None:

@@ -9,7 +9,7 @@ from fedimmune.report.charts import BarChart, Bubbles, Cell, Column, Grid, Row
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.measures import mean
 from fedimmune.report.reading import Run
-from fedimmune.report.words import counted, percent, shortened
+from fedimmune.report.words import LONGEST_ID, counted, percent, shortened
 
 __all__ = ["MARK", "partition_picture", "time_chart", "trust_map"]
 
@@ -18,7 +18,6 @@ MARK = "attacks"
 
 _BUBBLES = 30
 """Beyond that many clients or classes, discs are too small, and colours are shown instead."""
-_LABEL = 18
 _PHASES = ("training", "aggregating", "measuring", "testing")
 
 
@@ -31,7 +30,7 @@ def trust_map(line: Line, run: Run) -> Grid | None:
     by_round = [{client.id: client for client in record.clients} for record in records]
     rows = tuple(
         Row(
-            label=shortened(client, _LABEL),
+            label=shortened(client, LONGEST_ID),
             cells=tuple(_cell(found.get(client)) for found in by_round),
             marked=client in run.attackers,
         )
@@ -44,7 +43,10 @@ def trust_map(line: Line, run: Run) -> Grid | None:
         title=f"Trust map of {line.label}{seed}",
         reading=_map_reading(line.label, run, rows),
         rows=rows,
-        columns=tuple(Column(str(record.round)) for record in records),
+        columns=tuple(
+            Column(str(record.round), note=shortened("; ".join(record.warnings)))
+            for record in records
+        ),
         row_word="client",
         column_word="round",
         top=max(weights, default=0.0) or 1.0,
@@ -59,7 +61,7 @@ def partition_picture(run: Run) -> Bubbles | Grid | None:
     if not clients:
         return None
     classes = max(len(client.samples) for client in clients)
-    columns = tuple(Column(shortened(c.id, 8), bool(c.attacks)) for c in clients)
+    columns = tuple(Column(shortened(c.id, LONGEST_ID), bool(c.attacks)) for c in clients)
     counts = tuple(
         tuple(c.samples[k] if k < len(c.samples) else 0 for c in clients) for k in range(classes)
     )
@@ -128,7 +130,7 @@ def _partition_reading(run: Run, clients: Sequence[ClientData], classes: int) ->
     sizes = [sum(client.samples) for client in clients]
     name, parameters = run.choice("partition")
     how = f" ({', '.join([name, *(f'{k} = {v}' for k, v in parameters.items())])})" if name else ""
-    marked = [shortened(client.id, 8) for client in clients if client.attacks]
+    marked = [shortened(client.id, LONGEST_ID) for client in clients if client.attacks]
     who = f" Attackers are {', '.join(marked)}." if 0 < len(marked) <= 20 else ""
     return (
         f"{counted(sum(sizes), 'sample')} of {classes} classes among "

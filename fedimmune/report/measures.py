@@ -9,11 +9,9 @@ from dataclasses import dataclass, fields
 from fedimmune.records import RoundRecord
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.reading import Run
+from fedimmune.verdicts import ACCUSING
 
-__all__ = ["ACCUSED", "Figures", "Measured", "figures_of", "line_figures", "mean", "score_of"]
-
-ACCUSED = ("suspected", "rejected")
-"""Verdicts that hold something against a client."""
+__all__ = ["Figures", "Measured", "figures_of", "line_figures", "mean", "score_of"]
 
 
 @dataclass(frozen=True)
@@ -173,4 +171,4 @@ def _relative_distance(record: RoundRecord) -> float | None:
 def _accused(record: RoundRecord) -> float | None:
     if record.error is not None:
         return None
-    return float(sum(client.verdict in ACCUSED for client in record.clients))
+    return float(sum(client.verdict in ACCUSING for client in record.clients))

@@ -15,9 +15,7 @@ from fedimmune.records import ClientData, RoundRecord
 from fedimmune.report.truth import with_truth
 from fedimmune.runs import RunFolder
 
-__all__ = ["ClientKey", "Run", "read_run", "read_runs"]
-
-ClientKey = int | str
+__all__ = ["Run", "read_run", "read_runs"]
 
 _SIGNS = ("scenario.toml", "rounds.jsonl")
 """A folder with one of these is a run's, perhaps a damaged one's."""
@@ -88,21 +86,21 @@ class Run:
         return any(a is not None for a in told) or any(a is not None for a in data)
 
     @cached_property
-    def attackers(self) -> frozenset[ClientKey]:
+    def attackers(self) -> frozenset[str]:
         """Who is known to attack."""
         seen = {c.id for record in self.records for c in record.clients if c.attacks}
         return frozenset(seen | {c.id for c in self.partition or () if c.attacks})
 
     @cached_property
-    def clients(self) -> tuple[ClientKey, ...]:
+    def clients(self) -> tuple[str, ...]:
         """Everyone who ever took part, numbers first."""
         seen = {client.id for record in self.records for client in record.clients}
         return tuple(sorted(seen, key=_in_order))
 
 
-def _in_order(client: ClientKey) -> tuple[bool, int, str]:
-    is_number = isinstance(client, int)
-    return not is_number, int(client) if is_number else 0, str(client)
+def _in_order(client: str) -> tuple[bool, int, str]:
+    is_number = client.isascii() and client.isdecimal()
+    return not is_number, len(client) if is_number else 0, client
 
 
 def read_runs(places: Iterable[str | os.PathLike[str]]) -> list[Run]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from fedimmune.report.charts import BarChart, Bubbles, Cell, Column, Grid, Row
 from fedimmune.report.svg import element, joined, number, packed, picture, rounded
 from fedimmune.report.svg_lines import ticks
+from fedimmune.report.words import shortened
 
 __all__ = ["draw_bars", "draw_bubbles", "draw_grid"]
 
@@ -17,15 +18,16 @@ _LEVELS = 20
 """So many shades: cells of one shade are one path, which keeps large maps small."""
 _MANY_NOTES = 400
 _BLANK = -1
-_SHORT_NAME = 3
+_SHORT_NAME, _LONG_NAME = 3, 40
 _MARK = "▲"
 _SIGNS = {
+    "reduced": "M{x},{y}m.3,.4l.2,.2l.2,-.2",
     "suspected": "M{x},{y}m.2,.8l.6,-.6",
     "rejected": "M{x},{y}m.2,.2l.6,.6m0,-.6l-.6,.6",
     "failed": "M{x},{y}m.5,.2v.6",
     "late": "M{x},{y}m.2,.5h.6",
 }
-_KEY = {"suspected": "╱", "rejected": "╳", "failed": "│", "late": "─"}
+_KEY = {"reduced": "⌄", "suspected": "╱", "rejected": "╳", "failed": "│", "late": "─"}
 _WIDTH = 400
 
 
@@ -57,7 +59,8 @@ def draw_bubbles(bubbles: Bubbles) -> Markup:
     columns, classes = len(bubbles.columns), len(bubbles.counts)
     # Long names are written upwards.
     left, named = 46, max((len(c.label) for c in bubbles.columns), default=0) > _SHORT_NAME
-    bottom = 88 if named else 44
+    longest = min(_LONG_NAME, max((len(c.label) for c in bubbles.columns), default=0))
+    bottom = 40 + 7 * longest if named else 44
     cell = min(34.0, (_WIDTH - left - 6) / max(columns, 1))
     height = cell * classes
     most = max((max(row) for row in bubbles.counts if row), default=0) or 1
@@ -172,9 +175,8 @@ def _row_labels(rows: Sequence[Row], height: int) -> list[Markup]:
     for j, row in enumerate(rows):
         mark = element("b", _MARK, class_="mark") if row.marked and height >= 8 else Markup("")
         text = row.label if j % every == 0 else ""
-        labels.append(
-            element("span", mark, text, style=f"height:{height}px;line-height:{height}px")
-        )
+        style = f"height:{height}px;line-height:{height}px"
+        labels.append(element("span", mark, text, style=style, title=row.label))
     return labels
 
 
@@ -217,6 +219,7 @@ def _hover_data(grid: Grid) -> dict[str, object]:
     return {
         "rows": [_name(row, grid.row_word, grid.mark_word) for row in grid.rows],
         "columns": [_name(column, grid.column_word, grid.mark_word) for column in grid.columns],
+        "warnings": {i: column.note for i, column in enumerate(grid.columns) if column.note},
         "share": grid.is_share,
         "values": [
             [rounded(cell.value if cell else None) for cell in row.cells] for row in grid.rows
@@ -261,7 +264,7 @@ def _client_labels(
         if i % every == 0 and upwards:
             turn = f"translate({x},{number(height + 18)}) rotate(-90)"
             aim = {"transform": turn, "dy": "0.35em", "text_anchor": "end"}
-            labels.append(element("text", column.label, **aim))
+            labels.append(element("text", shortened(column.label, _LONG_NAME), **aim))
         elif i % every == 0:
             below = {"x": x, "y": number(height + 14), "text_anchor": "middle"}
             labels.append(element("text", column.label, **below))

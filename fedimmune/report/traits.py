@@ -19,8 +19,8 @@ from fedimmune.errors import InputError
 from fedimmune.report.charts import Chart, Column
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.maps import MARK
-from fedimmune.report.reading import ClientKey, Run
-from fedimmune.report.words import counted, listed, shortened
+from fedimmune.report.reading import Run
+from fedimmune.report.words import LONGEST_ID, counted, listed, shortened
 from fedimmune.traces import Trace, Traces
 
 __all__ = ["Panel", "Traits", "traits_of"]
@@ -87,7 +87,7 @@ class _Kept:
     layer: str
 
     @property
-    def clients(self) -> list[ClientKey]:
+    def clients(self) -> list[str]:
         """Who is shown: everyone, or of many some attackers and some others."""
         marked = [client for client in self.run.clients if client in self.run.attackers]
         some = marked[: max(_CLIENTS // 2, _CLIENTS - len(self.run.clients) + len(marked))]
@@ -95,7 +95,7 @@ class _Kept:
         shown = {*some, *others[: _CLIENTS - len(some)]}
         return [client for client in self.run.clients if client in shown]
 
-    def of(self, number: int, client: ClientKey) -> Tensor | None:
+    def of(self, number: int, client: str) -> Tensor | None:
         """A client's update in a round."""
         trace = self.traces[number]
         if client not in trace.senders:
@@ -183,7 +183,8 @@ def _picture(layer: str, kept: Sequence[_Kept]) -> Traits | None:
         Panel(
             label=one.line.label,
             clients=tuple(
-                Column(shortened(client, 8), client in one.run.attackers) for client in each
+                Column(shortened(client, LONGEST_ID), client in one.run.attackers)
+                for client in each
             ),
             rounds=tuple(rounds),
             values=np.stack(

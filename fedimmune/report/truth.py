@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from fedimmune.records import ClientData, ClientRecord, RoundRecord
-from fedimmune.verdicts import Verdict
+from fedimmune.verdicts import ACCUSING
 
 __all__ = ["with_truth"]
 
-_ACCUSING = (Verdict.SUSPECTED, Verdict.REJECTED)
 _ABSENT = ("failed", "late")
 
 
@@ -36,7 +35,7 @@ def with_truth(
     return tuple(_judged(record, truth) for record in records)
 
 
-def _judged(record: RoundRecord, truth: dict[int | str, bool]) -> RoundRecord:
+def _judged(record: RoundRecord, truth: dict[str, bool]) -> RoundRecord:
     if any(client.attacks is not None for client in record.clients):
         return record
     clients = tuple(
@@ -52,7 +51,7 @@ def _judged(record: RoundRecord, truth: dict[int | str, bool]) -> RoundRecord:
 def _figures(clients: Sequence[ClientRecord]) -> dict[str, float | None]:
     """Give precision, recall and the attackers' weight, as a simulation's records have them."""
     attackers = [client for client in clients if client.attacks]
-    accused = [client for client in clients if client.verdict in _ACCUSING]
+    accused = [client for client in clients if client.verdict in ACCUSING]
     weights = [client.weight for client in attackers if client.weight is not None]
     has_weights = any(client.weight is not None for client in clients)
     if not has_weights and not accused:

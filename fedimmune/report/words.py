@@ -6,8 +6,22 @@ from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.measures import Figures, Measured, figures_of, line_figures
 from fedimmune.report.reading import Run
 
-__all__ = ["counted", "listed", "percent", "points", "shortened", "summary_of", "unfinished"]
+__all__ = [
+    "LONGEST_ID",
+    "counted",
+    "listed",
+    "percent",
+    "points",
+    "shortened",
+    "summary_of",
+    "unfinished",
+    "warnings_of",
+]
 
+LONGEST_ID = 255
+"""Ids are shown whole. Longer than a file's name may be, they are no ids but somebody's prank."""
+_ROUNDS = 10
+"""So many rounds are named one by one."""
 _DEEDS = {
     "backdoor": "who plant a backdoor",
     "omniscient": "who send their update turned round",
@@ -51,6 +65,22 @@ def unfinished(run: Run) -> str | None:
         f"The run {run.path.name} is unfinished: {where} were played, and this report is of those. "
         "The command that began it goes on with it."
     )
+
+
+def warnings_of(run: Run, label: str) -> str | None:
+    """Say in which rounds something is odd as a whole; None if in none."""
+    odd = [record for record in run.records if record.warnings]
+    if not odd:
+        return None
+    rounds = [str(record.round) for record in odd]
+    more = f" and {len(rounds) - _ROUNDS} more" if len(rounds) > _ROUNDS else ""
+    which = f"{', '.join(rounds[:_ROUNDS])}{more}" if more else listed(rounds)
+    first = shortened(odd[0].warnings[0])
+    return f"{label}: warnings in {_these(len(odd), which)}. In round {odd[0].round}, {first}."
+
+
+def _these(count: int, which: str) -> str:
+    return f"round {which}" if count == 1 else f"{count} rounds ({which})"
 
 
 def summary_of(setting: Setting) -> list[str]:

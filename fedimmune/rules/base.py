@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
@@ -34,6 +35,12 @@ __all__ = [
 ]
 
 _log = logging.getLogger("fedimmune")
+_rounds_log = _log.getChild("rounds")
+"""Of its own, so that who shows a round's warnings can do without them in the log."""
+_REDUCED = 0.5
+"""Below this share of an equal weight, 1 / n for n valid clients, a client is *reduced*."""
+_SHOWN = 0.001
+"""Smaller shares are not told apart in reasons."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,11 @@ class Rule(Named, ABC):
     guards_buffers: ClassVar[bool] = True
     """Whether buffers are judged and bounded; False for rules that promise nothing."""
     unweighted_means: ClassVar[Verdict] = Verdict.SUSPECTED
-    """What a weight of 0 says about a client."""
+    """What a weight of 0 says about a client. A rule that says *unused* finds nobody odd: little
+    weight says nothing about a client either."""
+    suspects_below: ClassVar[float] = 0.1
+    """Below this share of an equal weight, and of the median client's, a client is suspected too;
+    0 for a rule that gives suspects no weight at all."""
     reads: ClassVar[int] = 1
     """How often a round is read, for progress displays."""
     is_translation_equivariant: ClassVar[bool] = True
@@ -203,10 +214,14 @@ class Rule(Named, ABC):
             try:
                 heard = self._heard(valid)
                 self._require_enough(heard)
-                return self._attempt(heard)
+                answer = self._attempt(heard)
+                break
             except NonFiniteError as found:
                 # Rare, so it is not looked for beforehand: name the culprits and start over.
                 valid = valid.reject(found.reasons) if found.reasons else valid.checked()
+        for warning in answer.warnings:
+            _rounds_log.warning("%s: %s", self.name, warning)
+        return answer
 
     def screen(self, updates: Updates) -> Updates:
         """Reject clients on grounds that only this rule knows. By default none."""
@@ -235,13 +250,16 @@ class Rule(Named, ABC):
     def _answer(self, updates: Updates, update: Any, weighing: Weighing) -> Aggregation:
         weights = _by_client(updates.clients, weighing.weights)
         scores = _by_client(updates.clients, weighing.scores)
+        # If one client in the middle has nearly all the weight, the others are not odd for that:
+        # hence the median client's weight beside an equal one.
+        usual = min(1 / len(weights), median(weights.values())) if weights else 0.0
         judgements = [
             self._judge(
                 client,
-                weights,
-                scores,
-                weighing.suspicions.get(client),
-                weighing.reasons.get(client),
+                None if weights is None else weights[client],
+                None if scores is None else scores[client],
+                weighing,
+                self.suspects_below * usual,
             )
             for client in updates.clients
         ]
@@ -260,19 +278,27 @@ class Rule(Named, ABC):
     def _judge(
         self,
         client: ClientId,
-        weights: Mapping[ClientId, float] | None,
-        scores: Mapping[ClientId, float] | None,
-        suspicion: Suspicion | None,
-        stated: str | None,
+        weight: float | None,
+        score: float | None,
+        weighing: Weighing,
+        least: float,
     ) -> Judgement:
-        weight = None if weights is None else weights[client]
-        score = None if scores is None else scores[client]
+        """Say what a weight means; with less than `least` a client is suspected."""
+        suspicion, stated = weighing.suspicions.get(client), weighing.reasons.get(client)
         if weight == 0:
             reason = stated or f"{self.name} gave it no weight"
             if suspicion is not None and stated is None:
-                reason = f"taken for {suspicion} ({suspicion.confidence:.0%} sure)"
+                reason = f"taken for an attack: it {suspicion}"
             return Judgement(client, self.unweighted_means, weight, score, reason, suspicion)
-        return Judgement(client, Verdict.TRUSTED, weight, score)
+        if weight is None or weighing.weights is None or self.unweighted_means is Verdict.UNUSED:
+            return Judgement(client, Verdict.TRUSTED, weight, score)
+        share = weight * len(weighing.weights)
+        if share >= _REDUCED:
+            return Judgement(client, Verdict.TRUSTED, weight, score)
+        verdict = Verdict.SUSPECTED if weight < least else Verdict.REDUCED
+        said = f"{share:.1%}" if share >= _SHOWN else f"less than {_SHOWN:.1%}"
+        reason = f"{self.name} gave it {said} of an equal share"
+        return Judgement(client, verdict, weight, score, reason)
 
 
 class WeightRule(Rule):

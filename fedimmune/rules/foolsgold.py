@@ -48,6 +48,7 @@ class FoolsGold(WeightRule):
     symbols = {"confidence": "κ"}
     reads = 2
     weighing_reads = True
+    suspects_below = 0.0  # honest clients that are somewhat alike get little weight
     is_translation_equivariant = False
 
     def __init__(

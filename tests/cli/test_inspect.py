@@ -148,7 +148,7 @@ def test_a_run_shows_whom_it_accused_most_first(run: RunFolder) -> None:
     by_id = {client["id"]: client for client in facts["clients"]}
     assert by_id["a"]["accused"] == [1, 2]
     assert by_id["d"]["accused"] == [2]
-    assert by_id[8]["accused"] == []
+    assert by_id["8"]["accused"] == []
     counts = [len(client["accused"]) for client in facts["clients"]]
     assert counts == sorted(counts, reverse=True)
     lines = call(run.path).stdout.splitlines()
@@ -162,7 +162,7 @@ def test_a_round_and_a_client(run: RunFolder) -> None:
     assert "it holds NaN" in call(run.path, "--round", "2").stdout
     found = read(run.path, "--client", "8")
     assert [row["round"] for row in found["rounds"]] == [1, 2]
-    assert found["client"] == 8
+    assert found["client"] == "8"
     assert call(run.path, "--client", "8").stdout.count("trusted") == 2
 
 

@@ -65,10 +65,10 @@ def broken(breaks: list[int], how: str) -> dict[str, Any]:
     }
 
 
-def holders(fields: dict[str, Any], classes: list[int]) -> list[int]:
+def holders(fields: dict[str, Any], classes: list[int]) -> list[str]:
     _, data, federation = set_up(Scenario(**fields))
     return [
-        client
+        str(client)
         for client, part in enumerate(federation.parts)
         if set(data.clients.labels[part].tolist()) & set(classes)
     ]
@@ -166,7 +166,7 @@ def test_too_few_for_the_rule_are_named() -> None:
         assert record.error is not None
         assert "krum needs at least" in record.error
         verdicts = {client.id: client.verdict for client in record.clients}
-        assert verdicts == {c: "rejected" if c in bad else "unused" for c in range(4)}
+        assert verdicts == {c: "rejected" if c in bad else "unused" for c in "0123"}
     assert same(models[0], models[2])
 
 

@@ -146,7 +146,7 @@ def test_client_records_name_everybody_once_in_order() -> None:
     answer = federation.train(1, nobody)
     made = create("krum").aggregate(answer.updates)
     records = client_records(answer, federation.attackers, made, {})
-    assert [record.id for record in records] == [0, 1, 2, 3, 4]
+    assert [record.id for record in records] == ["0", "1", "2", "3", "4"]
     assert [record.attacks for record in records] == [c in federation.attackers for c in range(5)]
     assert made.weights is not None
     assert made.scores is not None

@@ -38,7 +38,7 @@ ODD = 105
 
 def played(
     clients: dict[int, Client], **options: Any
-) -> tuple[ArrayRecord, MetricRecord, dict[int | str, ClientRecord]]:
+) -> tuple[ArrayRecord, MetricRecord, dict[int, ClientRecord]]:
     """Play one round by hand."""
     strategy = RobustStrategy(**{"rule": "median", **options})
     grid = FakeGrid(clients)
@@ -48,7 +48,7 @@ def played(
     assert metrics is not None
     record = strategy.last_record
     assert record is not None
-    by_id = {client.id: client for client in record.clients}
+    by_id = {int(client.id): client for client in record.clients}
     assert len(by_id) == len(record.clients)  # nobody twice
     return arrays, metrics, by_id
 

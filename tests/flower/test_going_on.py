@@ -142,7 +142,7 @@ def test_records_say_what_became_of_everybody(tmp_path: Path) -> None:
     assert records[1].accuracy_without_success == pytest.approx(0.1)
     assert records[1].loss is None
     by_id = {client.id: client for client in records[1].clients}
-    assert by_id[107].verdict == by_id[108].verdict == "failed"
+    assert by_id["107"].verdict == by_id["108"].verdict == "failed"
     assert all(client.attacks is None for client in by_id.values())
 
 

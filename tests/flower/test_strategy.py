@@ -228,7 +228,7 @@ def test_who_is_suspected_often_is_not_asked_for_a_while() -> None:
 def test_exclusion_never_leaves_too_few() -> None:
     strategy = robust(exclude=(1, 5), min_train_nodes=3)
     assert strategy.course.exclusion is not None
-    strategy.course.exclusion.note(0, [100, 101])
+    strategy.course.exclusion.note(0, ["100", "101"])
     grid = FakeGrid(group(4))
     messages = strategy.configure_train(1, arrays_of(first_model()), ConfigRecord(), grid)
     asked = {message.metadata.dst_node_id for message in messages}

@@ -28,7 +28,9 @@ def test_a_client_needs_neither_pytorch_nor_flower_to_be_told() -> None:
 
 
 def test_what_is_told_is_read_back() -> None:
-    told = Told("suspected", 4, "backdoor", 0.93, 2, 0.0, "Your update was not used.")
+    told = Told(
+        "suspected", 4, "backdoor", 0.93, 2, "omniscient", 0.05, 0.0, "Your update was not used."
+    )
     assert verdict_of({"lr": 0.1, **told.to_config()}) == told
     assert verdict_of({"config": told.to_config()}) == told
     assert verdict_of({"other": told.to_config()}, configrecord_key="other") == told

@@ -59,16 +59,16 @@ def test_the_page_shows_it_with_a_sentence_and_the_kind_on_hover(tmp_path: Path)
     path = with_kinds(tmp_path / "a")
     page = page_of(contents_of(read_runs([path])))
     text = visible_text(page)
-    assert "Suspected of what" in text
+    assert "What suspects looked like" in text
     wanted = by_hand(path)
     accused = sum(wanted["backdoor", kind] for kind in _KINDS)
     assert f"{wanted['backdoor', 'backdoor'] / accused:.1%} of the suspected attackers" in text
-    assert "taken for omniscient (75% sure)" in page
+    assert "looks most like omniscient (75%)" in page
 
 
 def test_there_is_none_where_no_kind_is_named_or_no_truth_known(tmp_path: Path) -> None:
     plain = make_run(tmp_path / "plain")
-    assert "Suspected of what" not in visible_text(page_of(contents_of(read_runs([plain]))))
+    assert "What suspects looked like" not in visible_text(page_of(contents_of(read_runs([plain]))))
     secret = with_kinds(tmp_path / "secret", truth=False)
     text = visible_text(page_of(contents_of(read_runs([secret]))))
-    assert "Suspected of what" not in text
+    assert "What suspects looked like" not in text

@@ -110,7 +110,7 @@ def test_a_simulation_writes_down_who_has_what(tmp_path: Path) -> None:
     found = folder.partition()
     assert found is not None
     labels = Blobs().load(Path()).clients.labels.tolist()
-    assert [client.id for client in found] == list(range(5))
+    assert [client.id for client in found] == ["0", "1", "2", "3", "4"]
     totals = [sum(client.samples[k] for client in found) for k in range(4)]
     assert totals == [labels.count(k) for k in range(4)]
     attackers = {client.id for client in folder.records()[0].clients if client.attacks}

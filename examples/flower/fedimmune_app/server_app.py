@@ -88,7 +88,7 @@ def _write_truth(setting: Setting, clients: Mapping[int, int], run: Path) -> Non
     RunFolder(run).keep_partition(
         tuple(
             ClientData(
-                id=node,
+                id=str(node),
                 attacks=client in setting.attackers,
                 samples=tuple(labels[setting.parts[client]].bincount(minlength=classes).tolist()),
             )

@@ -62,6 +62,7 @@
         }
         if (data.notes[cell]) lines.push(data.notes[cell]);
       }
+      if (data.warnings[column]) lines.push("warning: " + data.warnings[column]);
       show(lines.join("\n"), event);
     });
   }
