@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -157,23 +157,41 @@ class Defence:
         """Whether it compares clients with the server's own update."""
         return bool(self.about.settings.get("anchor", False))
 
-    def check_layers(self, names: Sequence[str]) -> None:
-        """Refuse a model with other layers; their shapes may differ, as another head's do.
+    def check_layers(
+        self, layers: Mapping[str, Sequence[int]], *, any_shape: bool = False
+    ) -> None:
+        """Refuse a model with other layers than the defence was trained for.
+
+        Parameters
+        ----------
+        layers
+            Shapes by name.
+        any_shape
+            Whether other shapes will do, such as those of another head.
 
         Raises
         ------
         InputError
             The message names the first layer that differs.
         """
-        wanted = list(self.about.layers)
-        missing = [name for name in wanted if name not in names]
-        extra = [name for name in names if name not in wanted]
-        if not missing and not extra:
+        wanted = self.about.layers
+        missing = [name for name in wanted if name not in layers]
+        extra = [name for name in layers if name not in wanted]
+        other = [] if any_shape or missing else [n for n in wanted if wanted[n] != (*layers[n],)]
+        advice = "Train a defence for it"
+        if missing:
+            what = f"lacks {missing[0]!r}"
+        elif extra:
+            what = f"has {extra[0]!r} besides"
+        elif other:
+            name = other[0]
+            what = f"has {name!r} of shape {(*layers[name],)}, not {wanted[name]}"
+            advice += ", or say that shapes may differ (any_shape=True, --set any_shape=true)"
+        else:
             return
-        what = f"lacks {missing[0]!r}" if missing else f"has {extra[0]!r} besides"
         raise InputError(
             f"the defence was trained for another model ({self.about.task}, {len(wanted)} layers): "
-            f"this one {what}. Train a defence for it"
+            f"this one {what}. {advice}"
         )
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from fedimmune.adaptive.memory import Case, Memory
 from fedimmune.checks import flag, number
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import measure
+from fedimmune.layers import Kind, Layer
 from fedimmune.rules.base import Basis, Common, Weighing, WeightRule
 from fedimmune.updates import ANCHOR, ClientId, NonFiniteError, Updates
 from fedimmune.verdicts import UNKNOWN, Suspicion
@@ -39,6 +40,9 @@ class Adaptive(WeightRule):
         suspected for that reason alone; the network never sees it.
     digest
         What the defence's file must be, where it matters that it is this one.
+    any_shape
+        Whether the model's layers may have other shapes than those that the defence was trained
+        for, such as another number of classes. How good it is then has to be measured.
     """
 
     name = "adaptive"
@@ -58,6 +62,7 @@ class Adaptive(WeightRule):
         clip: bool = True,
         longest: float = 10.0,
         digest: str | None = None,
+        any_shape: bool = False,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
@@ -81,6 +86,7 @@ class Adaptive(WeightRule):
         self.memory = (
             bool(self.loaded.about.memory) if memory is None else flag(self.name, "memory", memory)
         )
+        self.any_shape = flag(self.name, "any_shape", any_shape)
         self.known = self._next = Memory()
         self._basis: Basis | None = None
 
@@ -100,8 +106,9 @@ class Adaptive(WeightRule):
         # Clipped, the result is no longer than the median client's update, whatever anyone sends.
         return (n - 1) // 2 if self.clip else 0
 
-    def check_model(self, layers: Sequence[str]) -> None:
-        self.loaded.check_layers(layers)
+    def check_model(self, layers: Sequence[Layer]) -> None:
+        shapes = {layer.name: layer.shape for layer in layers}
+        self.loaded.check_layers(shapes, any_shape=self.any_shape)
 
     def weigh(self, updates: Updates) -> Weighing:
         if self.needs_anchor and updates.anchor is None:
@@ -109,6 +116,7 @@ class Adaptive(WeightRule):
                 "this defence compares clients with the server's own update: give the anchor "
                 "(Updates.with_anchor, or --anchor FILE)"
             )
+        self.check_model(updates.of_kind(Kind.PARAMETER))
         rows = updates.with_anchor_row() if self.needs_anchor else updates
         try:
             geometry = measure(rows)
@@ -118,7 +126,6 @@ class Adaptive(WeightRule):
                     "the anchor, the server's own update, is too large to be measured"
                 ) from found
             raise
-        self.loaded.check_layers(geometry.layers)
         geometry = geometry.of(self.loaded.about.layers)  # a file may have them in another order
         weighing = self.judge(updates.clients, geometry.grams())
         looked_at = geometry.only(

@@ -22,7 +22,7 @@ from fedimmune.federation.plan import plan
 from fedimmune.federation.rehearsal import Rehearsal, rehearse
 from fedimmune.tasks import Facts, data_folder, load_data
 
-__all__ = ["Rehearsed", "Trained", "rehearsed", "trained"]
+__all__ = ["Rehearsed", "Trained", "name_of", "rehearsed", "trained"]
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def trained(
     recordings = rehearsed(setting, how, attacks, device)
     rounds = sum(each.rehearsal.scenario.rounds for each in recordings)
     return Trained(
-        task=_name_of(setting.fields["task"]),
+        task=name_of(setting.fields["task"]),
         contender=who,
         attacks=attacks,
         recordings=recordings,
@@ -217,5 +217,6 @@ def trained(
     )
 
 
-def _name_of(task: str | Mapping[str, Any]) -> str:
+def name_of(task: str | Mapping[str, Any]) -> str:
+    """Give the name of a task that a scenario has by name, or with parameters."""
     return task if isinstance(task, str) else str(task["name"])

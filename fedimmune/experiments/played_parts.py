@@ -12,7 +12,7 @@ from typing import Any
 
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.experiments.contenders import Contender
-from fedimmune.experiments.learned_parts import Trained
+from fedimmune.experiments.learned_parts import Trained, name_of
 from fedimmune.experiments.parts import Part, made_again_if_removed
 from fedimmune.experiments.scales import Setting
 from fedimmune.experiments.store import Store
@@ -92,6 +92,8 @@ class Played(Part):
         if self.defence is not None:
             file = self.defence.file(store)
             rule = {"name": rule, "defence": str(file)}
+            if self.defence.task != name_of(self.fields["task"]):
+                rule["any_shape"] = True  # a task with the same layers and other classes
             written = file.stat().st_mtime_ns if file.is_file() else 0
         return _scenario(json.dumps({**self.fields, "rule": rule}, sort_keys=True), written)
 

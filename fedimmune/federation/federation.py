@@ -19,7 +19,7 @@ from fedimmune.federation.seeds import generator, seeded
 from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.workbench import SERVER, Setup, TestJob, TrainJob
 from fedimmune.federation.workers import Crew, Here, Processes
-from fedimmune.layers import Kind, layers_of
+from fedimmune.layers import Kind, Layer, layers_of
 from fedimmune.records import ClientData
 from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
@@ -104,10 +104,10 @@ class Federation:
         for name, tensor in self._crew.arena.global_model.items():
             tensor.copy_(model[name])
 
-    def trained_layers(self) -> list[str]:
-        """Names of the layers that rules measure."""
+    def trained_layers(self) -> list[Layer]:
+        """Give the layers that rules measure."""
         layers = layers_of(self.global_model)
-        return [layer.name for layer in layers if layer.kind is Kind.PARAMETER]
+        return [layer for layer in layers if layer.kind is Kind.PARAMETER]
 
     def participants(self, round_number: int) -> list[int]:
         """Who takes part in a round: those who have data, or a share of them drawn by the seed."""

@@ -150,7 +150,7 @@ def _rounds(
             rule = scenario.make_rule(federation.attackers)
             _check_enough(rule, len(federation.participants(1)))
             rule.check_model(federation.trained_layers())
-            _check_kept(keep, federation.trained_layers())
+            _check_kept(keep, [layer.name for layer in federation.trained_layers()])
             fingerprint = federation.fingerprint()
             # Only now is anything written, or an old run given up: all that can be refused is good.
             if folder is not None:

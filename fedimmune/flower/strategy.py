@@ -256,7 +256,7 @@ class RobustStrategy(FedAvg):
         number = self.course.before + server_round
         model = self._model(arrays)
         layers = layers_of(model)
-        self.rule.check_model([layer.name for layer in layers if layer.kind is Kind.PARAMETER])
+        self.rule.check_model([layer for layer in layers if layer.kind is Kind.PARAMETER])
         self.course.begin(model)
         anchor = None
         if self.anchor is not None:

@@ -19,7 +19,7 @@ from fedimmune.checks import choice
 from fedimmune.combining import ColumnFunction, combine, weighted_sum
 from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.geometry import Geometry, measure
-from fedimmune.layers import Kind
+from fedimmune.layers import Kind, Layer
 from fedimmune.registry import Named
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
 from fedimmune.verdicts import Judgement, Suspicion, Verdict
@@ -145,7 +145,7 @@ class Rule(Named, ABC):
         """Whether clients are compared with the server's own update; see `Updates.with_anchor`."""
         return False
 
-    def check_model(self, layers: Sequence[str]) -> None:
+    def check_model(self, layers: Sequence[Layer]) -> None:
         """Refuse a model whose trained layers the rule was not made for. By default any will do.
 
         Raises

@@ -115,8 +115,15 @@ def test_another_models_layers_are_named(trained: Path) -> None:
         rule(torch.ones(5, 3))
 
 
+def test_another_width_is_refused_unless_any_shape_will_do(trained: Path) -> None:
+    wider = {**LAYERS, "fc.weight": (60, 5)}
+    with pytest.raises(InputError, match=r"'fc\.weight' of shape \(60, 5\), not .*any_shape"):
+        create("adaptive", defence=trained).aggregate(a_round(layers=wider))
+    create("adaptive", defence=trained, any_shape=True).aggregate(a_round(layers=wider))
+
+
 def test_another_head_and_any_number_of_clients_will_do(trained: Path) -> None:
-    rule = create("adaptive", defence=trained)
+    rule = create("adaptive", defence=trained, any_shape=True)
     wider = {**LAYERS, "fc.weight": (60, 5), "fc.bias": (60,)}
     for n in (3, 7, 20):
         sent = a_round(n, layers=wider)

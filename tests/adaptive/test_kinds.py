@@ -122,9 +122,12 @@ def test_only_suspects_are_suspected_of_something(knowing: Path) -> None:
             assert 0 <= j.suspicion.confidence <= 1
             assert j.suspicion.kind in j.reason
             assert f"{j.suspicion.confidence:.0%}" in j.reason
+            assert j.suspicion.runner_up not in {None, j.suspicion.kind}
+            assert 0 <= j.suspicion.runner_up_confidence <= 1 - j.suspicion.confidence + 1e-3
+            assert f"then {j.suspicion.runner_up} (" in j.reason
     told = {client["id"]: client for client in answer.to_json()["clients"]}
-    assert told[2]["kind"] == "omniscient"
-    assert told[0]["kind"] is None
+    assert told["2"]["kind"] == "omniscient"
+    assert told["0"]["kind"] is None
 
 
 def test_since_counts_from_the_round_in_which_suspicion_began_and_ends_with_it(

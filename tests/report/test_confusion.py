@@ -26,7 +26,7 @@ def with_kinds(path: Path, **options: Any) -> Path:
         for client in record["clients"]:
             if client["verdict"] == "suspected":
                 client |= {"kind": _KINDS[turn % 3], "confidence": 0.75, "since": 1}
-                client["reason"] = f"taken for {client['kind']} (75% sure)"
+                client["reason"] = f"it looks most like {client['kind']} (75%)"
                 turn += 1
         records.append(json.dumps(record))
     (path / "rounds.jsonl").write_text("\n".join(records) + "\n")
