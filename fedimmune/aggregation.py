@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from fedimmune.errors import InputError
+from fedimmune.intake import state_tensors
 from fedimmune.layers import is_variance
 from fedimmune.notices import Notice, notice_of
 from fedimmune.untrusted import printable
@@ -104,11 +105,18 @@ class Aggregation:
             )
         return tuple(found)
 
-    def apply(self, global_model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def apply(self, global_model: Any) -> Any:
         """Add the update to the global model and return the new one; the old is left as it is.
+
+        A state dict gives a state dict of tensors, a list of arrays such a list.
 
         Variances stay above 0, whatever the clients sent.
         """
+        if isinstance(self.update, list):
+            model, update = (state_tensors(state)[0] for state in (global_model, self.update))
+            moved = replace(self, update=update).apply(model)
+            is_tensor = isinstance(self.update[0], Tensor)
+            return [t if is_tensor else t.numpy() for t in moved.values()]
         if not isinstance(self.update, Mapping):
             raise InputError("this round was made of vectors: add `update` to the model's vector")
         if set(self.update) != set(global_model):

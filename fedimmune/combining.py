@@ -88,7 +88,7 @@ class Result:
             for layer in updates.layers
         ]
         names = [layer.name for layer in updates.layers]
-        if updates.form is Form.STATE:
+        if updates.form.has_layers:
             flat = [
                 torch.empty(layer.size, dtype=dtype, device=updates.device)
                 for layer, dtype in zip(updates.layers, dtypes, strict=True)
@@ -136,7 +136,11 @@ class Result:
     def finish(self) -> Any:
         """Give the result in the caller's own kind and dtype."""
         if self._vector is None:
-            return {layer.name: self._finished(layer) for layer in self._updates.layers}
+            state = {layer.name: self._finished(layer) for layer in self._updates.layers}
+            if self._updates.form is Form.STATE:
+                return state
+            tensors = [state[str(place)] for place in range(len(state))]
+            return tensors if self._updates.form is Form.TENSORS else [t.numpy() for t in tensors]
         dtype = self._updates.layers[0].dtype
         vector = _within(self._vector, dtype).to(dtype)
         return vector if self._updates.form is Form.TENSOR else vector.numpy()

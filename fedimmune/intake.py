@@ -19,6 +19,7 @@ __all__ = [
     "as_float_tensor",
     "client_ids",
     "global_tensors",
+    "is_list_of_arrays",
     "sample_counts",
     "savable_ids",
     "state_tensors",
@@ -26,7 +27,8 @@ __all__ = [
 
 ClientId: TypeAlias = Any
 """Anything hashable: text, a number, a tuple. (`Hashable` would spoil users' own mappings.)"""
-State: TypeAlias = Mapping[str, Any]
+State: TypeAlias = Mapping[str, Any] | Sequence[Any]
+"""A model: values by layer name, or arrays in the order of the layers."""
 
 
 def client_ids(clients: Sequence[ClientId] | None, count: int) -> list[ClientId]:
@@ -85,6 +87,8 @@ def state_tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
     """Read a client's state dict as tensors, without a copy; or say why that cannot be done."""
     if isinstance(state, torch.nn.Module):
         state = state.state_dict()
+    if is_list_of_arrays(state):
+        state = {str(place): value for place, value in enumerate(state)}
     if not isinstance(state, Mapping):
         return {}, f"is no state dict but {type(state).__name__}"
     tensors: dict[str, Tensor] = {}
@@ -96,6 +100,18 @@ def state_tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
         except (TypeError, ValueError, RuntimeError):
             return {}, f"layer {shown(name)} is no dense tensor but {type(value).__name__}"
     return tensors, None
+
+
+def is_list_of_arrays(given: Any) -> bool:
+    """Whether a model is given as its arrays in order, as Flower's NumPy clients give it.
+
+    Numbers, and arrays that are one number each, are a vector instead.
+    """
+    return (
+        isinstance(given, list | tuple)
+        and all(isinstance(value, np.ndarray | Tensor) for value in given)
+        and any(value.ndim for value in given)
+    )
 
 
 def _as_tensor(value: Any) -> Tensor:

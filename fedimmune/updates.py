@@ -25,6 +25,7 @@ from fedimmune.intake import (
     as_float_tensor,
     client_ids,
     global_tensors,
+    is_list_of_arrays,
     sample_counts,
     state_tensors,
 )
@@ -51,7 +52,8 @@ __all__ = [
 ]
 
 UpdatesLike: TypeAlias = Any
-"""`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts."""
+"""`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts, or
+of models given as lists of arrays."""
 
 CHUNK = 512
 """Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
@@ -70,6 +72,13 @@ class Form(Enum):
     STATE = "state dict"
     TENSOR = "tensor"
     ARRAY = "numpy array"
+    TENSORS = "list of tensors"
+    ARRAYS = "list of numpy arrays"
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether it is a model layer by layer, and not one vector."""
+        return self not in {Form.TENSOR, Form.ARRAY}
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,8 @@ class Updates:
         ----------
         given
             `Updates` (returned as they are), an (n, d) numpy array or tensor, a list of vectors,
-            or a list or a mapping (by client id) of vectors or of state dicts of differences.
+            or a list or a mapping (by client id) of vectors or of state dicts of differences; for
+            a state dict may stand a list of arrays, one per layer, as Flower's NumPy clients have.
         **options
             Passed on to `from_vectors` or `from_states`.
         """
@@ -157,7 +167,12 @@ class Updates:
             raise InputError(f"expected one update a client, got {type(given).__name__}")
         many = given if isinstance(given, Mapping) else list(given)
         members = many.values() if isinstance(many, Mapping) else many
-        if any(isinstance(member, Mapping | torch.nn.Module) for member in members):
+        # What most clients sent decides: one odd client must not have all the others rejected.
+        models = sum(
+            isinstance(member, Mapping | torch.nn.Module) or is_list_of_arrays(member)
+            for member in members
+        )
+        if 2 * models >= len(many) > 0:
             return cls.from_states(many, **options)
         return cls.from_vectors(many, **options)
 
@@ -176,7 +191,8 @@ class Updates:
         ----------
         updates
             Each client's change of the model by layer name (tensors or numpy arrays), by client
-            id or in the order of `clients`.
+            id or in the order of `clients`. If most clients give it as a list of arrays, layers
+            are named "0", "1" and so on, and the result is such a list.
         clients
             Ids, where `updates` is a sequence; by default 0, 1, 2, …
         buffers
@@ -383,7 +399,7 @@ class Updates:
         ]
         counts = sample_counts(samples, ids)
         source = StateSource(states, base, watch)
-        return cls._screened(ids, reasons, layers, source, Form.STATE, counts)
+        return cls._screened(ids, reasons, layers, source, _form_of(given, layers), counts)
 
     @classmethod
     def _screened(
@@ -504,7 +520,7 @@ class Updates:
             What the server got by training the same global model on a little data of its own: a
             state dict of differences, or a vector where the clients' updates are vectors.
         """
-        if not isinstance(update, Mapping | torch.nn.Module):
+        if not isinstance(update, Mapping | torch.nn.Module) and not is_list_of_arrays(update):
             update = {_VECTOR_LAYER: as_float_tensor(update)}
         state, problem = state_tensors(update)
         wrong = problem or mismatch(state, self.layers)
@@ -555,12 +571,20 @@ class Updates:
                 if not bool(torch.isfinite(block.rows[row]).all()):
                     reason = f"layer {shown(block.layer.name)} holds NaN or infinite values"
                     reasons.setdefault(self.clients[row], reason)
-        if self.form is not Form.STATE:
+        if not self.form.has_layers:
             reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
         return replace(self.reject(reasons), is_checked=True)
 
 
 _MORE_LAYERS = 100
+def _form_of(given: Sequence[Any], layers: Sequence[Layer]) -> Form:
+    """Say in which form most clients gave their models."""
+    lists = [state for state in given if is_list_of_arrays(state)]
+    are_named = {layer.name for layer in layers} != set(map(str, range(len(layers))))
+    if 2 * len(lists) <= len(given) or are_named:
+        return Form.STATE
+    tensors = sum(isinstance(state[0], Tensor) for state in lists)
+    return Form.TENSORS if 2 * tensors > len(lists) else Form.ARRAYS
 
 
 def _doubtful(rows: Rows) -> list[int]:

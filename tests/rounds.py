@@ -54,9 +54,11 @@ def rule_for(
     return create(name, **parameters, **needs_of(name, layers))
 
 
-def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, str]:
+def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, Any]:
     """Give what a rule cannot be made without."""
-    return {"defence": str(defence_file(tuple(layers)))} if name == "adaptive" else {}
+    if name != "adaptive":
+        return {}
+    return {"defence": str(defence_file(tuple(layers))), "any_shape": True}
 
 
 @cache

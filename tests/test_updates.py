@@ -219,3 +219,66 @@ def test_the_answer_is_readable(table: str) -> None:
     assert "6 clients, 1 trusted, 4 unused, 1 rejected" in text
     assert "client-2" in text
     assert "holds NaN or infinite values" in text
+
+
+# -------------------------------------------------------------------- models as lists of arrays
+
+
+def as_lists(states: list[dict[str, Any]]) -> list[list[Any]]:
+    return [list(state.values()) for state in states]
+
+
+def ndarrays(n: int = 5) -> list[dict[str, Any]]:
+    random = np.random.default_rng(7)
+    return [
+        {"w": random.normal(size=(3, 2)).astype(np.float32), "b": random.normal(size=2)}
+        for _ in range(n)
+    ]
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "krum", "geometric-median"])
+def test_lists_of_arrays_are_models_and_come_back_as_such(rule: str) -> None:
+    states = ndarrays()
+    expected = create(rule).aggregate(states)
+    found = create(rule).aggregate(as_lists(states))
+    assert isinstance(found.update, list)
+    for array, name in zip(found.update, ("w", "b"), strict=True):
+        assert isinstance(array, np.ndarray)
+        assert array.dtype == states[0][name].dtype
+        np.testing.assert_array_equal(array, expected.update[name])
+    assert found.weights == expected.weights
+    by_id = create(rule).aggregate({f"c{n}": one for n, one in enumerate(as_lists(states))})
+    assert list(by_id.verdicts) == ["c4", "c3", "c2", "c1", "c0"]
+
+
+def test_a_new_model_is_a_list_too() -> None:
+    start, moved = as_lists(ndarrays(1))[0], as_lists(ndarrays())
+    models = [[a + b for a, b in zip(start, change, strict=True)] for change in moved]
+    answer = create("mean").aggregate(Updates.from_models(models, start))
+    new = answer.apply(start)
+    for place, array in enumerate(new):
+        assert isinstance(array, np.ndarray)
+        expected = np.mean([model[place] for model in models], axis=0)
+        np.testing.assert_allclose(array, expected, rtol=1e-5)
+    tensors = [[torch.from_numpy(array) for array in model] for model in models]
+    own = Updates.from_models(tensors, [torch.from_numpy(array) for array in start])
+    assert all(isinstance(t, torch.Tensor) for t in create("mean").aggregate(own).update)
+
+
+def test_one_odd_client_does_not_decide_what_the_others_sent() -> None:
+    lists, vectors = as_lists(ndarrays()), [np.ones(4)] * 4
+    odd: Any
+    for odd in (np.ones(8), {"w": np.ones((3, 2))}, [], [np.ones(2)], "text"):
+        found = create("mean").aggregate([*lists, odd])
+        assert list(found.rejected) == [5]
+        assert isinstance(found.update, list)
+    for odd in (lists[0], {"w": np.ones(3)}):
+        found = create("mean").aggregate([*vectors, odd])
+        assert list(found.rejected) == [4]
+        assert isinstance(found.update, np.ndarray)
+    assert isinstance(create("mean")([[1.0, 2.0], [3.0, 4.0]]), np.ndarray), "lists of numbers"
+
+
+def test_an_anchor_may_be_a_list() -> None:
+    lists = as_lists(ndarrays())
+    assert Updates.of(lists).with_anchor(lists[0]).anchor is not None

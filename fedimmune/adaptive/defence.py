@@ -157,9 +157,7 @@ class Defence:
         """Whether it compares clients with the server's own update."""
         return bool(self.about.settings.get("anchor", False))
 
-    def check_layers(
-        self, layers: Mapping[str, Sequence[int]], *, any_shape: bool = False
-    ) -> None:
+    def check_layers(self, layers: Mapping[str, Sequence[int]], *, any_shape: bool = False) -> None:
         """Refuse a model with other layers than the defence was trained for.
 
         Parameters

@@ -236,7 +236,11 @@ def assert_follows(rule: str, written: Path, files: Sequence[str]) -> None:
 def settings_of(rule: str) -> tuple[str, ...]:
     told = ("--set", "attackers=client-01") if rule == "oracle" else ()
     needed = (
-        word for name, value in needs_of(rule, PARAMETERS).items() for word in (f"--{name}", value)
+        word
+        for name, value in needs_of(rule, PARAMETERS).items()
+        for word in (
+            [f"--{name}", value] if name == "defence" else ["--set", f"{name}={value}".lower()]
+        )
     )
     return ("--rule", rule, *told, *needed)
 
