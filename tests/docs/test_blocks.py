@@ -15,7 +15,10 @@ from fedimmune.cli import app
 from tests.docs.pages import DOCS, ROOT, blocks_of, pages
 from tests.docs.running import Reader, commands_in
 
-QUICK = ("README.md", "guides/aggregate", "guides/own-rule", "guides/own-attack", "guides/own-task")
+QUICK = (
+    *("README.md", "limits", "guides/aggregate", "guides/own-rule", "guides/own-attack"),
+    "guides/own-task",
+)
 """Followed by `make test`: a quarter of a minute of one core in all, or so."""
 SLOW = (
     *("index", "guides/evaluate", "guides/defend", "guides/patch"),
