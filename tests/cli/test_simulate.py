@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedimmune.cli import app
-from fedimmune.federation import Scenario
+from fedimmune.federation import Scenario, simulate
+from fedimmune.runs import RunFolder
 from fedimmune.tasks.digits import Digits
 
 QUICK = ("simulate", "--rounds", "2", "--set", "local_epochs=1")
@@ -340,3 +341,27 @@ def test_with_few_taking_part_columns_stay_where_they_are() -> None:
 def test_given_twice_and_attackers_without_an_attack(refused: Callable[..., str]) -> None:
     assert "rounds is given twice: 2 and 1" in refused(*QUICK, "--set", "rounds=1")
     assert "nobody attacks" in call(*QUICK, "--attackers", "3").stderr
+
+
+def test_odd_rounds_are_announced_once_and_written_down(folder: Path) -> None:
+    words = (*QUICK, "--rule", "oracle", "--attack", "omniscient", "--attackers", "7")
+    result = call(*words)
+    said = "7 of 10 valid clients are suspected"
+    assert result.stdout.count(f"warning: {said}") == 2
+    assert said not in result.stderr, "the log would say it once more"
+    records = RunFolder(only_run(folder)).records()
+    assert all(said in record.warnings[0] for record in records)
+    assert call(*words).stdout.count(said) == 2, "and when it is shown again"
+    assert said in call("inspect", str(only_run(folder)), "--round", "1").stdout
+
+
+def test_a_run_that_goes_on_has_the_same_ids(folder: Path) -> None:
+    scenario = Scenario(rounds=3, rule={"name": "foolsgold", "history": True}, attack="backdoor")
+    whole = list(simulate(scenario, workers=1))
+    begun = simulate(scenario, runs=folder, workers=1)
+    next(begun)
+    begun.close()
+    resumed = list(simulate(scenario, runs=folder, workers=1))
+    assert [r.clients for r in resumed] == [r.clients for r in whole], "read back, or just played"
+    ids = {client["id"] for r in resumed for client in json.loads(r.model_dump_json())["clients"]}
+    assert ids == {str(n) for n in range(10)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import tempfile
+from collections import Counter
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -326,3 +328,53 @@ def test_a_hostile_rule_and_task_and_title(tmp_path: Path) -> None:
     text = page(tmp_path, title=bad)
     assert text.count("<script>") == 1
     assert "alert(1)" in visible_text(text)
+
+
+# -------------------------------------------------------------------- clients, and odd rounds
+
+NODES = [str(11461306513137915697 + 104729 * n) for n in range(10)]
+
+
+def with_nodes(path: Path) -> Path:
+    """A run whose clients have ids of 64 bits, and whose second round is odd."""
+    make_run(path, scenario_of("foolsgold", "backdoor"))
+    records = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    for record in records:
+        for client in record["clients"]:
+            client["id"] = NODES[int(client["id"])]
+    records[1]["warnings"] = ["8 of 10 valid clients are suspected: <b>look</b>"]
+    (path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (path / "partition.json").unlink(missing_ok=True)
+    return path
+
+
+def test_ids_are_shown_whole_with_a_row_for_each(tmp_path: Path) -> None:
+    folder = with_nodes(tmp_path / "run")
+    shown = page(folder)
+    (table,) = re.findall(r'<table class="sortable by-client">.*?</table>', shown, re.DOTALL)
+    rows = re.findall(r'<tr><th scope="row"[^>]*>([^<]+)</th>(.*?)</tr>', table, re.DOTALL)
+    assert sorted(name for name, _ in rows) == sorted(NODES)
+    headings = re.findall(r"<button[^>]*>([^<]+)</button>", table)[1:]
+    records = RunFolder(folder).records()
+    for node, cells in rows:
+        told = dict(zip(headings, re.findall(r"<td[^>]*>([^<]*)</td>", cells), strict=True))
+        own = [(r.round, c) for r in records for c in r.clients if c.id == node]
+        verdicts = Counter(client.verdict for _, client in own)
+        assert told["rounds"] == str(len(own))
+        for verdict, count in verdicts.items():
+            assert told[verdict] == str(count)
+        assert told["attacks"].endswith("yes") == bool(own[0][1].attacks)
+        first = next((str(n) for n, client in own if client.verdict == "suspected"), "–")
+        assert told.get("first suspected", "–") == first
+        mean = sum(client.weight or 0 for _, client in own) / len(own)
+        assert told["mean weight"] == f"{mean:.1%}"
+        assert f'title="{node}"' in shown, "in the map, whole"
+
+
+def test_an_odd_round_is_announced_at_the_top_and_under_the_pointer(tmp_path: Path) -> None:
+    shown = page(with_nodes(tmp_path / "run"))
+    assert "<b>look</b>" not in shown
+    top = shown[: shown.index('<section class="setting"')]
+    assert re.search(r'<p class="notice">foolsgold: warnings in round 2\. In round 2, 8 of 10', top)
+    (grid,) = re.findall(r"data-grid=\"([^\"]*)\"", shown)
+    assert json.loads(html.unescape(grid))["warnings"]["1"].startswith("8 of 10 valid clients")

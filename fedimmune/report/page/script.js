@@ -76,13 +76,14 @@
     const text = cell.dataset.value ?? cell.textContent.replace("%", "");
     if (text === "" || text === "–") return null;
     const number = Number(text);
-    return Number.isNaN(number) ? text : number;
+    /* Numbers of so many digits would be rounded: they are ids. */
+    return Number.isNaN(number) || /^\d{16,}$/.test(text) ? text : number;
   }
 
   function compare(one, other, sign) {
     if (one === null || other === null) return (one === null) - (other === null);
     if (typeof one === "number" && typeof other === "number") return sign * (one - other);
-    return sign * String(one).localeCompare(String(other));
+    return sign * String(one).localeCompare(String(other), "en", { numeric: true });
   }
 
   for (const table of document.querySelectorAll("table.sortable")) {
