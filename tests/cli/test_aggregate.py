@@ -884,3 +884,17 @@ def test_the_program_fails_with_a_reason_and_no_traceback(folder: Path) -> None:
     assert done.stderr.strip().startswith("fedimmune: median needs at least 1 valid client")
     assert "Traceback" not in done.stderr
     assert contents(folder) == before
+
+
+# ---------------------------------------------------------------- odd rounds
+
+
+def test_an_odd_round_is_announced_in_the_table_and_in_json(folder: Path) -> None:
+    stems = [Path(file).stem for file in FILES[:6]]
+    words = ("--rule", "oracle", "--set", f"attackers={','.join(stems)}")
+    said = "6 of 10 valid clients are suspected"
+    shown = run(*FROM_BASE, *words)
+    assert shown.stdout.count(f"warning: {said}") == 1
+    assert said not in shown.stderr
+    assert said in aggregate(*words)["warnings"][0]
+    assert aggregate("--rule", "krum")["warnings"] == [], "it picks one by design"
