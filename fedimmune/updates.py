@@ -577,6 +577,8 @@ class Updates:
 
 
 _MORE_LAYERS = 100
+
+
 def _form_of(given: Sequence[Any], layers: Sequence[Layer]) -> Form:
     """Say in which form most clients gave their models."""
     lists = [state for state in given if is_list_of_arrays(state)]

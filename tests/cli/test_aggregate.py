@@ -889,12 +889,13 @@ def test_the_program_fails_with_a_reason_and_no_traceback(folder: Path) -> None:
 # ---------------------------------------------------------------- odd rounds
 
 
-def test_an_odd_round_is_announced_in_the_table_and_in_json(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_an_odd_round_is_announced_in_the_table_and_in_json() -> None:
     stems = [Path(file).stem for file in FILES[:6]]
-    words = ("--rule", "oracle", "--set", f"attackers={','.join(stems)}")
+    words = ("--rule", "oracle", "--set", f"attackers={','.join(stems)}", *FILES)
     said = "6 of 10 valid clients are suspected"
     shown = run(*FROM_BASE, *words)
     assert shown.stdout.count(f"warning: {said}") == 1
     assert said not in shown.stderr
     assert said in aggregate(*words)["warnings"][0]
-    assert aggregate("--rule", "krum")["warnings"] == [], "it picks one by design"
+    assert aggregate("--rule", "krum", *FILES)["warnings"] == [], "it picks one by design"
