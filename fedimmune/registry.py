@@ -53,7 +53,8 @@ class Named:
 
         Those that a base class takes are left out as long as they have their defaults.
         """
-        own = inspect.signature(type(self)).parameters
+        home = next(place for place in type(self).__mro__ if "__init__" in vars(place))
+        own = {} if inspect.isabstract(home) else inspect.signature(home).parameters
         return [
             name
             for name, default in self.parameters().items()
