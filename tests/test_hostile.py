@@ -26,6 +26,7 @@ from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.cli import main
+from fedimmune.cli.terminal import in_ascii
 from fedimmune.errors import InputError
 from fedimmune.federation import Scenario
 from fedimmune.files import (
@@ -410,6 +411,12 @@ def test_printable_text_is_left_alone() -> None:
     assert printable("client 3 · 98 % – β █") == "client 3 · 98 % – β █"
     assert printable(ESCAPES).isprintable()
     assert printable("a\x1b[2J") == r"a\x1b[2J"
+
+
+def test_json_says_the_same_in_ascii() -> None:
+    text = json.dumps({"id": f"é𝄞{ESCAPES}"}, ensure_ascii=False)
+    assert in_ascii(text).isascii()
+    assert json.loads(in_ascii(text)) == json.loads(text)
 
 
 def no_controls(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, RULES, TASKS, one_of
 from fedimmune.cli.options import DataFolder, Quiet
 from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, read_setting, remarks, say, shown_here
+from fedimmune.cli.terminal import console, in_ascii, read_setting, remarks, say, shown_here
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def simulate(
         stack.callback(records.close)
         for record in records:
             if as_json:
-                typer.echo(json.dumps(record.model_dump(mode="json")))
+                typer.echo(in_ascii(record.model_dump_json()))
             display.show(record)
             write(record)
     display.finish(folder)

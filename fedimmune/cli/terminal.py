@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,16 @@ from rich.text import Text
 from fedimmune.errors import ParameterError
 from fedimmune.untrusted import printable
 
-__all__ = ["console", "counter", "progress", "read_setting", "remarks", "say", "shown_here"]
+__all__ = [
+    "console",
+    "counter",
+    "in_ascii",
+    "progress",
+    "read_setting",
+    "remarks",
+    "say",
+    "shown_here",
+]
 
 _A_DAY = 24 * 3600.0
 _UNLIMITED = 10_000
@@ -105,6 +115,11 @@ def say(out: Console, words: str | Text) -> None:
     """Print a line as it is, however long it is."""
     line = printable(words) if isinstance(words, str) else words
     out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def in_ascii(text: str) -> str:
+    """Give JSON without a character that a terminal would obey; it says the same."""
+    return re.sub("[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def progress(out: Console, *columns: str | ProgressColumn, transient: bool = True) -> Progress:

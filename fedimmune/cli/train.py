@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from fedimmune.cli.epochs import showing_epochs
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.cli.stopping import ANEW, on_stop
 from fedimmune.cli.sweep import Sweep, searched_table
-from fedimmune.cli.terminal import console, read_setting, remarks, say
+from fedimmune.cli.terminal import console, in_ascii, read_setting, remarks, say
 
 __all__ = ["train"]
 
@@ -123,7 +122,7 @@ def train(
         defence.save(output)
         write_curve(curve, output)
     if as_json:
-        typer.echo(json.dumps(defence.about.model_dump(mode="json"), indent=2))
+        typer.echo(in_ascii(defence.about.model_dump_json(indent=2)))
         return
     if searching is not None:
         console().print(searched_table(defence.about.searched))

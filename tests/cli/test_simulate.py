@@ -110,7 +110,7 @@ def test_a_scenario_file(folder: Path) -> None:
         (("--set", "rounds.deep=3"), "no field 'rounds.deep'"),
         (("--set", "rounds"), "--set takes NAME=VALUE"),
         (("--rounds", "0"), "rounds: it should be greater than or equal to 1"),
-        (("nowhere.toml",), "cannot read the scenario nowhere.toml"),
+        (("nowhere.toml",), "cannot read nowhere.toml"),
         (("--task", "nowhere:Thing"), "cannot import 'nowhere'"),
         (("--task", "json:JSONDecoder"), "no subclass of fedimmune.tasks.Task"),
         (("--rule", "krum", "--clients", "2"), "krum needs at least 3 clients"),
