@@ -54,7 +54,7 @@ class Deployment:
     folder: Path
     loopback: Program
     run: Program
-    nodes: dict[int, int]
+    nodes: dict[int, str]
     attacker: int
     victim: int
 
@@ -85,7 +85,7 @@ def deployment(
         defence = request.getfixturevalue("digits_defence")  # is learned while the others start
         loopback.says("ready: ", PATIENCE)
         started, attacker = started_in(folder), who_attacks()
-        nodes = {number: int(started[f"node-{number}"]["node-id"]) for number in range(3)}
+        nodes = {number: str(started[f"node-{number}"]["node-id"]) for number in range(3)}
         run = Program(run_command(folder, defence), folder / "run.out", **home_in(folder))
         stack.callback(run.end)
         victim = min(number for number in nodes if number != attacker)
