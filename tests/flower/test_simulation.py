@@ -55,7 +55,10 @@ def test_flower_plays_what_simulate_plays_and_the_learned_rule_holds(
         assert len(suspects & attackers) >= 3
     assert adaptive[-1]["accuracy"] > adaptive[0]["accuracy"]
 
-    assert "is told: Your update was taken for an attack and not used" in (folder / "run-adaptive.log").read_text()
+    assert (
+        "is told: Your update was taken for an attack and not used"
+        in (folder / "run-adaptive.log").read_text()
+    )
     page = (folder / "report.html").read_text()
     assert "Trust map of adaptive" in page
     for node in attackers:
