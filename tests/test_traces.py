@@ -23,7 +23,7 @@ from fedimmune.rules.base import Weighing
 from fedimmune.traces import Trace, Traces
 from fedimmune.updates import Updates
 from tests.federation.processes import fork_killed_at
-from tests.rounds import defence_file
+from tests.rounds import needs_of
 
 BLOBS = "tests.federation.own_task:Blobs"
 LAYERS = {"fc.weight": (4, 64), "fc.bias": (4,)}
@@ -140,7 +140,7 @@ def test_a_client_whose_values_are_not_finite_is_kept_and_not_measured(tmp_path:
         clients=4,
         rounds=1,
         partition={"name": "by-label", "shards": 1},
-        rule={"name": "adaptive", "defence": str(defence_file(tuple(LAYERS)))},
+        rule={"name": "adaptive", **needs_of("adaptive", LAYERS)},
     )
     trace = run(broken, tmp_path, keep=["fc.bias"]).read(1)
     verdicts = {c.id: c.verdict for c in run_folder(broken, tmp_path).records()[0].clients}

@@ -141,7 +141,7 @@ def test_files_with_an_anchor(tmp_path: Path, anchored: Path) -> None:
     save_file(base, place)
     found = aggregate_files(rule, paths, global_file=place, anchor=own)
     assert found.weights == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(InputError, match="--anchor"):
+    with pytest.raises(FedimmuneError, match="--anchor"):
         aggregate_files(rule, paths, global_file=place)
     with pytest.raises(InputError, match="the anchor"):
         aggregate_files(rule, paths, global_file=place, anchor=tmp_path / "nowhere")

@@ -164,7 +164,7 @@ def test_what_a_defence_says_of_itself() -> None:
         ),
         (recordings(2, rounds=1), {"settings": {"colour": 3}}, ParameterError, "colour"),
         (recordings(2, rounds=1), {"settings": {"c": -1}}, ParameterError, "c: "),
-        (recordings(2, rounds=1), {"attacks": ["flip"]}, InputError, "no recording of 'flip'"),
+        (recordings(2, rounds=1), {"attacks": ["flip"]}, ParameterError, "no recording of 'flip'"),
         (recordings(2, rounds=1), {"anchor": True}, InputError, "no anchor"),
         (
             recordings(2, rounds=1),
