@@ -22,6 +22,7 @@ from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.attacks import Attack
 from fedimmune.federation.plan import plan
 from fedimmune.federation.rehearsal import record
+from fedimmune.layers import Kind, layers_of
 from fedimmune.tasks import data_folder, load_data
 from fedimmune.tasks.digits import Digits
 from fedimmune.verdicts import Verdict
@@ -63,6 +64,12 @@ class _Widen(nn.Module):
         return images.double()
 
 
+def _trained(update: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the parameters: who spoils the buffers too is found out by them."""
+    layers = layers_of(update)
+    return [update[layer.name] for layer in layers if layer.kind is Kind.PARAMETER]
+
+
 class Buffers(Attack):
     """Adds to every running mean.
 
@@ -84,8 +91,8 @@ class Buffers(Attack):
         for name, tensor in update.items():
             if name.endswith("running_mean"):
                 tensor.add_(1e6)
-            elif tensor.is_floating_point() and not name.endswith("running_var"):
-                tensor.mul_(self.share)
+        for tensor in _trained(update):
+            tensor.mul_(self.share)
 
 
 class Longer(Attack):
@@ -100,9 +107,8 @@ class Longer(Attack):
         self.times = times
 
     def corrupt(self, update: Mapping[str, Tensor]) -> None:
-        for tensor in update.values():
-            if tensor.is_floating_point():
-                tensor.mul_(self.times)
+        for tensor in _trained(update):
+            tensor.mul_(self.times)
 
 
 class Noise(Attack):
@@ -118,9 +124,8 @@ class Noise(Attack):
 
     def corrupt(self, update: Mapping[str, Tensor]) -> None:
         random = torch.Generator().manual_seed(int(1e6 * float(next(iter(update.values())).sum())))
-        for tensor in update.values():
-            if tensor.is_floating_point():
-                tensor.copy_(self.scale * torch.randn(tensor.shape, generator=random))
+        for tensor in _trained(update):
+            tensor.copy_(self.scale * torch.randn(tensor.shape, generator=random))
 
 
 class Immense(Attack):
@@ -153,7 +158,7 @@ HARMS = (
     Harm("update × 1,000", NORMED, {"name": f"{_HERE}:Longer", "times": 1e3}),
     Harm("update × 10,000", NORMED, {"name": f"{_HERE}:Longer", "times": 1e4}),
     Harm("update × 1e10", NORMED, {"name": f"{_HERE}:Longer", "times": 1e10}),
-    Harm("update × −10,000", NORMED, {"name": "omniscient", "scale": 1e4}),
+    Harm("update × −10,000", NORMED, {"name": f"{_HERE}:Longer", "times": -1e4}),
     Harm("noise of 100", NORMED, {"name": f"{_HERE}:Noise"}),
     Harm("noise of 1e30", NORMED, {"name": f"{_HERE}:Noise", "scale": 1e30}),
     Harm("float64: 1e153 in a bias", PRECISE, {"name": f"{_HERE}:Immense"}),

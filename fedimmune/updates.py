@@ -126,7 +126,8 @@ class Updates:
     anchor
         The server's own update, for rules that compare clients with it; see `with_anchor`.
     aside
-        Why clients that are valid do not take part all the same, by id; see `set_aside`.
+        Why clients that are valid are suspected before any rule has seen them, by id; they do not
+        take part, unless too few would be left. See `set_aside`.
     settled
         What becomes of layers whatever the rule, by name and flat; see `fedimmune.buffers`.
     """

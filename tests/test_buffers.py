@@ -138,6 +138,19 @@ def test_a_buffer_that_all_agree_on_may_differ_by_rounding() -> None:
     assert accused.reason.endswith("who agree")
 
 
+def test_nobody_can_have_a_round_skipped_by_odd_buffers() -> None:
+    models, base = round_of(7)
+    models[2]["1.running_mean"] += 1e6
+    rule = create("krum", attackers=2)
+    assert rule.clients_needed == 7
+    answer = rule.aggregate(Updates.from_models(models, base))
+    accused = {j.client: j for j in answer.judgements if j.verdict is Verdict.SUSPECTED}
+    assert set(accused) == {2}
+    assert "buffer" in accused[2].reason
+    assert len(answer.judgements) == 7
+    assert answer.apply(base)["1.running_mean"].abs().max() < 10
+
+
 def test_two_clients_cannot_say_who_of_them_is_odd() -> None:
     models, base = round_of(2)
     models[0]["1.running_mean"] += 1e6

@@ -6,7 +6,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -233,9 +233,13 @@ class Rule(Named, ABC):
 
     def _heard(self, updates: Updates) -> Updates:
         """Return the clients that take part, having settled what no rule measures."""
-        if self.guards_buffers and len(updates):
-            return settle(updates, by_median=self.buffers == "median")
-        return updates
+        if not self.guards_buffers or not len(updates):
+            return updates
+        heard = settle(updates, by_median=self.buffers == "median")
+        if self.eligible(heard) < self.clients_needed <= self.eligible(updates):
+            # Odd buffers are harmless once settled; a round that is skipped is not. So they stay.
+            return replace(updates, aside=heard.aside, settled=heard.settled)
+        return heard
 
     @abstractmethod
     def _attempt(self, updates: Updates) -> Aggregation:
@@ -263,7 +267,15 @@ class Rule(Named, ABC):
             )
             for client in updates.clients
         ]
+        judgements = [
+            replace(j, verdict=Verdict.SUSPECTED, reason=updates.aside[j.client])
+            if j.client in updates.aside
+            else j
+            for j in judgements
+        ]
         for client, reason in updates.aside.items():
+            if client in updates.clients:
+                continue
             if weights is not None:
                 weights[client] = 0.0
             weight = None if weights is None else 0.0
