@@ -168,7 +168,7 @@ def explain_client(
     Returns
     -------
     Explanation or None
-        None where no rule saw the client: it was rejected, or sent nothing.
+        None if the client was not weighed: it was rejected or set aside, or sent nothing.
 
     Raises
     ------

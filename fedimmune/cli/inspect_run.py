@@ -186,7 +186,7 @@ def _explanation(folder: RunFolder, number: int, client: str, defence: Path | No
     said = f"Client {one.id} in round {number}: {one.verdict}"
     if found is None:
         return Shown(
-            facts, [f"{said}, so that no rule saw it: {one.reason or 'no reason'}.{knows}"]
+            facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"]
         )
     said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
     since = "" if one.since is None else f"; suspected since round {one.since}"

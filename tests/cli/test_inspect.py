@@ -205,7 +205,7 @@ def test_memory_that_accuses_alone_is_said(run: RunFolder) -> None:
 
 def test_who_was_rejected_has_its_reason_for_an_answer(run: RunFolder) -> None:
     shown = call(run.path, "--round", "1", "--client", "late").stdout
-    assert "rejected, so that no rule saw it: it holds NaN." in shown
+    assert "rejected, and was not weighed: it holds NaN." in shown
     assert read(run.path, "--round", "1", "--client", "late")["explanation"] is None
 
 
