@@ -185,9 +185,7 @@ def _explanation(folder: RunFolder, number: int, client: str, defence: Path | No
     knows = {True: " It does attack.", False: " It is honest.", None: ""}[one.attacks]
     said = f"Client {one.id} in round {number}: {one.verdict}"
     if found is None:
-        return Shown(
-            facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"]
-        )
+        return Shown(facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"])
     said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
     since = "" if one.since is None else f"; suspected since round {one.since}"
     also = "" if one.suspicion is None else f" It {one.suspicion}{since}."
