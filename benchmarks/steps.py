@@ -23,7 +23,7 @@ from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.adaptive.recordings import Recording, read_recordings
 from fedimmune.federation import Scenario
-from fedimmune.federation.rehearsal import Rehearsal, observe
+from fedimmune.federation.rehearsal import Rehearsal, rehearse
 from fedimmune.tasks import data_folder, load_data
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -48,14 +48,20 @@ class Step:
 
 
 _PAPER: dict[str, Any] = {"form": "paper"}
+_LITERAL: dict[str, Any] = {**_PAPER, "settings": {"orient": False}}
+_AUTHORS: dict[str, Any] = {
+    **_PAPER,
+    "preset": "authors-2020",
+    "settings": {"orient": False, "eps": 0.5, "chosen_by": "loss"},
+}
 STEPS = (
-    Step("paper's form, to the letter", _PAPER, has_long=False),
+    Step("paper's form, to the letter", _LITERAL, has_long=False),
     Step(
-        "the same, as the authors' program has it", {**_PAPER, "preset": "authors"}, has_long=False
+        "the same, as the authors' program has it",
+        {**_LITERAL, "preset": "authors"},
+        has_long=False,
     ),
-    Step(
-        "the same, with the signs of axes settled", {**_PAPER, "settings": {"orient": True}}, False
-    ),
+    Step("the same, with the signs of axes settled", _PAPER, has_long=False),
     Step("the same, longer training rehearsed too", _PAPER),
     Step(
         "relational form",
@@ -126,7 +132,8 @@ def _observe(folder: Path, place: Path | None, rounds: int) -> None:
         task = scenario.make_task()
         folder.mkdir(parents=True, exist_ok=True)
         print(f"playing {title}", flush=True)
-        observe(Rehearsal(scenario, 0), task, load_data(task, data_folder(place))).save(file)
+        rehearsal = Rehearsal(scenario, 0, on="clients")
+        rehearse(rehearsal, task, load_data(task, data_folder(place))).save(file)
 
 
 def _measure(job: tuple[Step, Path, Path, int]) -> Found:

@@ -178,6 +178,19 @@ class Form(nn.Module, ABC):
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """Say how far from the robust mean the weights lead, averaged over the batch."""
 
+    def choosing_loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """Say what the epoch that is kept has least of; by default the loss."""
+        return self.loss(inputs, weighed, attackers)
+
+    def usable(self, inputs: Inputs) -> Tensor:
+        """Say which rounds are worth learning from, (rounds,); by default all."""
+        first = next(iter(inputs.values()))
+        return torch.ones(len(first), dtype=torch.bool)
+
+    def augmented(self, inputs: Inputs, random: torch.Generator) -> Inputs:
+        """Vary a batch that is about to be learned from; by default it is left as it is."""
+        return inputs
+
     def forward(self, inputs: Inputs, evidence: Tensor | None = None) -> Weighed:
         """Weigh the clients of a batch of rounds.
 

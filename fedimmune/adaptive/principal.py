@@ -25,6 +25,7 @@ __all__ = ["Perceptron", "Principal", "PrincipalSettings"]
 
 _WEISZFELD_STEPS = 30
 _TINY = 1e-12
+_NOISE = 1e-3
 
 
 class PrincipalSettings(FormSettings):
@@ -40,8 +41,11 @@ class PrincipalSettings(FormSettings):
         The first estimate: the coordinate-wise ``median`` (the paper's), ``mean`` or
         ``geometric-median`` of the clients' features.
     orient
-        Turn every axis so that the clients' coordinates sum to at least 0; the paper leaves the
-        signs as the decomposition gives them.
+        Turn every axis so that the clients' coordinates sum to at least 0. A principal axis has no
+        sign of its own and the paper names none; False takes the one that the decomposition
+        happens to give, which differs from round to round.
+    scaled
+        Scale each round so that the median client's update has length 1.
     hidden, output
         Widths of the encoders, as multiples of the input's for `hidden` and as they are for
         `output`.
@@ -51,6 +55,21 @@ class PrincipalSettings(FormSettings):
         Whether the encoders have biases.
     leaky
         Leaky ReLU instead of ReLU.
+    identity
+        Start the first layer of each encoder as [I; −I], with noise; takes `hidden` = 2.
+    random_start
+        In training, take a random convex combination of the clients for the first estimate, drawn
+        anew for every round and epoch.
+    jitter
+        In training, multiply every feature by 1 + `jitter` · N(0, 1).
+    weight_term
+        Share of the loss that is the L1 distance between the weights and the ideal ones.
+    limit
+        Learn nothing from rounds with a feature beyond ±`limit`: they have diverged. By default
+        all rounds count.
+    chosen_by
+        Which epoch is kept: that of the least ``loss`` on the run kept apart, or of the least L1
+        distance between the ``weights`` and the ideal ones.
     attention
         With False: a perceptron on all clients' features in their order gives the weights (an
         ablation, bound to their number and order on purpose).
@@ -61,12 +80,19 @@ class PrincipalSettings(FormSettings):
     layers: int = Field(ge=1, le=MOST_WIDTH)
     components: int = Field(10, ge=1, le=MOST_WIDTH)
     start: Literal["median", "mean", "geometric-median"] = "median"
-    orient: bool = False
+    orient: bool = True
+    scaled: bool = False
     hidden: float = Field(1.0, gt=0, le=1000)
     output: int = Field(32, ge=1, le=MOST_WIDTH)
     shared: bool = False
     bias: bool = True
     leaky: bool = False
+    identity: bool = False
+    random_start: bool = False
+    jitter: float = Field(0.0, ge=0, allow_inf_nan=False)
+    weight_term: float = Field(0.0, ge=0, le=1)
+    limit: float | None = Field(None, gt=0)
+    chosen_by: Literal["loss", "weights"] = "loss"
     attention: bool = True
     clients: int | None = Field(None, ge=1, le=MOST_WIDTH)
 
@@ -76,28 +102,82 @@ class PrincipalSettings(FormSettings):
             raise ValueError("a perceptron on all clients has to know how many there are")
         return self
 
+    @model_validator(mode="after")
+    def _identity_fits(self) -> Self:
+        if self.identity and self.hidden != 2:
+            raise ValueError("[I; −I] is twice as high as the input is wide: set hidden = 2")
+        return self
+
     @property
     def features(self) -> int:
         """How many numbers describe a client."""
         return self.layers * self.components
 
 
-class Principal(Form):
-    """Cosine scores of two-layer encoders on principal coordinates."""
+class _OnCoordinates(Form):
+    """What attention and the perceptron of its ablation have in common: what they read and want."""
 
     name = "paper"
     side_by_side = frozenset({"features"})
     settings: PrincipalSettings
+
+    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+        return {"features": coordinates(grams, self.settings).to(self.dtype)}
+
+    def usable(self, inputs: Inputs) -> Tensor:
+        largest = inputs["features"].abs().amax((1, 2))
+        return largest <= (float("inf") if self.settings.limit is None else self.settings.limit)
+
+    def augmented(self, inputs: Inputs, random: torch.Generator) -> Inputs:
+        features, settings = inputs["features"], self.settings
+        if settings.jitter:
+            noise = torch.randn(features.shape, generator=random, dtype=features.dtype)
+            features = features * (1 + settings.jitter * noise)
+        found = {"features": features}
+        if settings.random_start:
+            drawn = torch.rand(features.shape[:2], generator=random, dtype=features.dtype)
+            shares = -torch.log1p(-drawn)  # brought to a sum of one: every combination alike
+            found["start"] = self.estimate(found, shares / shares.sum(-1, keepdim=True))
+        return found
+
+    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        return (weights[..., None] * inputs["features"]).sum(1)
+
+    @property
+    def described_by(self) -> int:
+        return 2 * self.settings.features
+
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        # Each client's features, and their difference to the estimate.
+        features = inputs["features"]
+        return torch.cat([features, features - estimate[:, None]], -1)
+
+    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """The L1 distance of the last estimate, not renormalised, to the robust mean."""
+        truth = self.estimate(inputs, _ideal(weighed, attackers))
+        found = (self.estimate(inputs, weighed.weights) - truth).abs().mean()
+        share = self.settings.weight_term
+        if not share:
+            return found
+        return (1 - share) * found + share * _off(weighed, attackers)
+
+    def choosing_loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        if self.settings.chosen_by == "weights":
+            return _off(weighed, attackers)
+        return self.loss(inputs, weighed, attackers)
+
+
+class Principal(_OnCoordinates):
+    """Cosine scores of two-layer encoders on principal coordinates."""
 
     def __init__(self, settings: PrincipalSettings) -> None:
         super().__init__(settings)
         self.key = _encoder(settings)
         self.query = self.key if settings.shared else _encoder(settings)
 
-    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
-        return {"features": coordinates(grams, self.settings).to(self.dtype)}
-
     def start(self, inputs: Inputs) -> Tensor:
+        if "start" in inputs:
+            return inputs["start"]
         features = inputs["features"]
         if self.settings.start == "mean":
             return features.mean(1)
@@ -112,31 +192,13 @@ class Principal(Form):
     def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
         return torch.cosine_similarity(self.query(estimate)[:, None], keys, dim=-1)
 
-    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
-        return (weights[..., None] * inputs["features"]).sum(1)
-
     def first_layers(self) -> list[FirstLayer]:
         # The paper's definition looks at the key's encoder alone.
         return [FirstLayer(_linear(self.key[0]).weight, _features(self.settings))]
 
-    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
-        return _beside(inputs["features"], estimate)
 
-    @property
-    def described_by(self) -> int:
-        return 2 * self.settings.features
-
-    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
-        """The L1 distance of the last estimate, not renormalised, to the robust mean."""
-        return _l1_loss(self, inputs, weighed, attackers)
-
-
-class Perceptron(Form):
+class Perceptron(_OnCoordinates):
     """The ablation: all clients' features, in order, through a perceptron to one weight each."""
-
-    name = "paper"
-    side_by_side = frozenset({"features"})
-    settings: PrincipalSettings
 
     def __init__(self, settings: PrincipalSettings) -> None:
         super().__init__(settings)
@@ -148,9 +210,6 @@ class Perceptron(Form):
             nn.Linear(settings.features, settings.clients),
         )
 
-    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
-        return {"features": coordinates(grams, self.settings).to(self.dtype)}
-
     def start(self, inputs: Inputs) -> Tensor:
         return inputs["features"].mean(1)
 
@@ -160,22 +219,9 @@ class Perceptron(Form):
     def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
         return keys
 
-    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
-        return (weights[..., None] * inputs["features"]).sum(1)
-
     def first_layers(self) -> list[FirstLayer]:
         every_client = _features(self.settings) * (self.settings.clients or 1)
         return [FirstLayer(_linear(self.perceptron[0]).weight, every_client)]
-
-    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
-        return _beside(inputs["features"], estimate)
-
-    @property
-    def described_by(self) -> int:
-        return 2 * self.settings.features
-
-    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
-        return _l1_loss(self, inputs, weighed, attackers)
 
 
 def coordinates(grams: Tensor, settings: PrincipalSettings) -> Tensor:
@@ -183,6 +229,9 @@ def coordinates(grams: Tensor, settings: PrincipalSettings) -> Tensor:
 
     For X = U S Vᵀ they are the first columns of U S, from the Gram matrix X Xᵀ = U S² Uᵀ alone.
     """
+    if settings.scaled:
+        squares = grams.diagonal(dim1=-2, dim2=-1).sum(1).clamp(min=0)
+        grams = grams / _median(squares).clamp(min=_TINY)[:, None, None, None]
     values, vectors = torch.linalg.eigh(grams)
     values, vectors = values.flip(-1).clamp(min=0), vectors.flip(-1)
     found = (vectors * values.sqrt()[..., None, :])[..., : settings.components]
@@ -206,29 +255,34 @@ def _linear(module: nn.Module) -> nn.Linear:
     return module
 
 
-def _beside(features: Tensor, estimate: Tensor) -> Tensor:
-    """Each client's features, and their difference to the estimate."""
-    return torch.cat([features, features - estimate[:, None]], -1)
-
-
-def _l1_loss(form: Form, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+def _ideal(weighed: Weighed, attackers: Tensor) -> Tensor:
+    """Give the weights of the robust mean: the same for all honest clients."""
     benign = (~attackers).to(weighed.weights.dtype)
-    truth = form.estimate(inputs, benign / benign.sum(-1, keepdim=True))
-    return (form.estimate(inputs, weighed.weights) - truth).abs().mean()
+    return benign / benign.sum(-1, keepdim=True)
+
+
+def _off(weighed: Weighed, attackers: Tensor) -> Tensor:
+    """Give the L1 distance between the weights and the ideal ones."""
+    return (weighed.weights - _ideal(weighed, attackers)).abs().mean()
 
 
 def _encoder(settings: PrincipalSettings) -> nn.Sequential:
     hidden = max(1, round(settings.hidden * settings.features))
+    first = nn.Linear(settings.features, hidden, bias=settings.bias)
+    if settings.identity:
+        eye = torch.eye(settings.features)
+        with torch.no_grad():
+            first.weight.normal_(std=_NOISE).add_(torch.cat([eye, -eye]))
     return nn.Sequential(
-        nn.Linear(settings.features, hidden, bias=settings.bias),
+        first,
         nn.LeakyReLU() if settings.leaky else nn.ReLU(),
         nn.Linear(hidden, settings.output, bias=settings.bias),
     )
 
 
-def _median(features: Tensor) -> Tensor:
-    """For an even number the mean of the middle two."""
-    in_order, n = features.sort(1).values, features.shape[1]
+def _median(values: Tensor) -> Tensor:
+    """Over the clients; for an even number the mean of the middle two."""
+    in_order, n = values.sort(1).values, values.shape[1]
     return (in_order[:, (n - 1) // 2] + in_order[:, n // 2]) / 2
 
 

@@ -47,6 +47,8 @@ class About(BaseModel):
         The rule whose global model was followed.
     has_anchor
         Whether the last row of each Gram matrix is the server's own update.
+    on
+        Whose data the simulated clients had: the ``server``'s or the ``clients``' own.
     scenario
         The whole scenario.
     """
@@ -61,6 +63,7 @@ class About(BaseModel):
     run: int
     trajectory: str
     has_anchor: bool
+    on: str = "server"
     scenario: dict[str, object]
 
 

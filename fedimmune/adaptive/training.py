@@ -54,7 +54,8 @@ class Epoch:
     number
         From 1.
     training, validation
-        Mean loss on the rounds to train on (before each step) and on those kept apart.
+        Mean loss on the rounds to train on (before each step) and, as `Form.choosing_loss` has it,
+        on those kept apart.
     """
 
     number: int
@@ -81,6 +82,11 @@ def examples_of(
         Whether the form reads the anchor's row.
     random
         With it, a quarter of the rounds is there a second time, with other lengths (`lengthen`).
+
+    Raises
+    ------
+    InputError
+        There is no round that the form would learn from.
     """
     by_clients: dict[int, list[Recording]] = {}
     for recording in recordings:
@@ -94,8 +100,11 @@ def examples_of(
             some = torch.rand(len(grams), generator=random) < _LENGTHENED
             longer, attack = lengthen(grams[some], attackers[some], random)
             grams, attackers = torch.cat([grams, longer]), torch.cat([attackers, attack])
-        prepared.append(Examples(form.prepare(grams), attackers))
-    return prepared
+        every = Examples(form.prepare(grams), attackers)
+        prepared.append(every.take(form.usable(every.inputs)))
+    if recordings and not any(map(len, prepared)):
+        raise InputError("every round has diverged beyond the form's `limit`: none is left")
+    return [group for group in prepared if len(group)]
 
 
 def train(
@@ -140,7 +149,8 @@ def train(
         total, count = 0.0, 0
         for examples in _batches(to_train, batch, random):
             optimiser.zero_grad()
-            loss = form.loss(examples.inputs, form(examples.inputs), examples.attackers)
+            inputs = form.augmented(examples.inputs, random)
+            loss = form.loss(inputs, form(inputs), examples.attackers)
             loss.backward()
             optimiser.step()
             total += float(loss.detach()) * len(examples)
@@ -176,5 +186,7 @@ def _batches(groups: Sequence[Examples], size: int, random: torch.Generator) -> 
 @torch.no_grad()
 def _validate(form: Form, groups: Sequence[Examples]) -> float:
     form.eval()
-    losses = [float(form.loss(g.inputs, form(g.inputs), g.attackers)) * len(g) for g in groups]
+    losses = [
+        float(form.choosing_loss(g.inputs, form(g.inputs), g.attackers)) * len(g) for g in groups
+    ]
     return sum(losses) / sum(len(g) for g in groups)

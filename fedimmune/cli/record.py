@@ -37,6 +37,7 @@ _PAPER_FOLLOWS = ("mean", "geometric-median", "median", "multi-krum")
     "fedimmune record --task mnist --attacks backdoor --data DIR -o recordings",
     "fedimmune record --attackers 0,4 --runs 2 --rounds 10 -o recordings",
     "fedimmune record --family --range shift=0-8 -o recordings",
+    "fedimmune record --task mnist --on clients --preset paper -o recordings",
 )
 def record(
     output: Annotated[
@@ -78,6 +79,15 @@ def record(
             "has samples, 6 at most]"
         ),
     ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Whose data rehearsal clients have: the `server`'s test samples, as the paper's "
+            "text says, or the `clients`' own, as long as theirs: for research, because a real "
+            "server has no such data.",
+            autocompletion=one_of(("server", "clients")),
+        ),
+    ] = "server",
     preset: Annotated[
         str | None,
         typer.Option(
@@ -123,6 +133,8 @@ def record(
     from fedimmune.tasks import data_folder, load_data
     from fedimmune.tasks.progress import unwatched
 
+    if on not in {"server", "clients"}:
+        raise ParameterError(f"--on takes server or clients, not {on!r}")
     if preset not in {None, "paper"}:
         raise ParameterError(f"there is no preset {preset!r}; there is paper")
     given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
@@ -139,8 +151,11 @@ def record(
         attackers=_numbers("--attackers", attackers),
         runs=3 if preset else runs,
         follow=_list(follow) if follow else _PAPER_FOLLOWS if preset else ("oracle",),
-        local_epochs=_local_epochs(local_epochs, first, loaded, to_the_letter=preset is not None),
+        local_epochs=_local_epochs(
+            local_epochs, first, loaded, as_they_are=preset is not None or on == "clients"
+        ),
         family=_family(ranges) if family or ranges else None,
+        on="clients" if on == "clients" else "server",
         seed=seed,
     )
     watched = _Watched(rehearsals, output, remarks(quiet=quiet))
@@ -216,7 +231,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _local_epochs(
-    text: str | None, scenario: Scenario, data: Data, *, to_the_letter: bool
+    text: str | None, scenario: Scenario, data: Data, *, as_they_are: bool
 ) -> Sequence[int]:
     """Give what was asked for; else the scenario's, and more to make up for fewer samples.
 
@@ -225,7 +240,7 @@ def _local_epochs(
     """
     if text is not None:
         return _numbers("--local-epochs", text)
-    if to_the_letter or scenario.local_epochs != 1:
+    if as_they_are or scenario.local_epochs != 1:
         return (scenario.local_epochs,)
     more = round(len(data.clients) / max(1, len(data.server) - scenario.anchor))
     return (1, min(more, _MOST_EPOCHS)) if more > 1 else (1,)

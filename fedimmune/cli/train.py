@@ -40,8 +40,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Of the paper's form: `paper` or `authors`. [default: paper]",
-            autocompletion=one_of(("paper", "authors")),
+            help="Of the paper's form: `paper`, `authors` or `authors-2020`. [default: paper]",
+            autocompletion=one_of(("paper", "authors", "authors-2020")),
         ),
     ] = None,
     attacks: Annotated[

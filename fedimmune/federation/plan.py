@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -82,6 +82,7 @@ def plan(
     follow: Sequence[str],
     local_epochs: Sequence[int] = (1,),
     family: Family | None = None,
+    on: Literal["server", "clients"] = "server",
     seed: int = 1,
 ) -> list[Rehearsal]:
     """List rehearsals: nobody attacking, and each attack with each number of attackers.
@@ -106,6 +107,8 @@ def plan(
         so many fewer rounds, so that the whole takes as long.
     family
         Where the attacks' parameters are drawn from; None for fixed ones.
+    on
+        Whose data the simulated clients have.
     seed
         Where all chance is from; far from those of scenarios, whose data it does not share.
     """
@@ -136,7 +139,7 @@ def plan(
                 }
                 whole = Scenario(**fields)
                 rounds = max(1, round(whole.rounds / epochs))
-                rehearsals.append(Rehearsal(Scenario(**{**fields, "rounds": rounds}), run))
+                rehearsals.append(Rehearsal(Scenario(**{**fields, "rounds": rounds}), run, on))
     return rehearsals
 
 

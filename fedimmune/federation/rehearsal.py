@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from fedimmune.tasks.prepared import read_data
 from fedimmune.threads import computing_with
 from fedimmune.updates import NonFiniteError, Updates
 
-__all__ = ["Rehearsal", "observe", "record", "rehearse"]
+__all__ = ["Rehearsal", "record", "rehearse"]
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,22 @@ class Rehearsal:
         What to rehearse; its rule is the one whose global model is followed.
     run
         Which repetition it is.
+    on
+        Whose data the simulated clients have: the ``server``'s test samples, or the ``clients``'
+        own, which a server has in a simulation alone.
     """
 
     scenario: Scenario
     run: int
+    on: Literal["server", "clients"] = "server"
 
     @property
     def file_name(self) -> str:
         """What its recording is called; it holds a digest of the whole scenario."""
         s = self.scenario
+        where = "" if self.on == "server" else f"{self.on}-"
         return (
-            f"{s.attack.label}-{s.attackers}of{s.clients}-{s.rule.label}-run{self.run}-"
+            f"{s.attack.label}-{s.attackers}of{s.clients}-{s.rule.label}-{where}run{self.run}-"
             f"{s.digest}{SUFFIX}"
         )
 
@@ -128,7 +134,7 @@ def _stage(task: Task, data: Path) -> _Stage:
 
 
 def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
-    """Play a scenario on the server's own data and record it.
+    """Play a scenario on the data that the rehearsal names and record it.
 
     Parameters
     ----------
@@ -137,19 +143,8 @@ def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
     task, data
         Of its scenario.
     """
-    return observe(rehearsal, task, _server_as_clients(data, rehearsal.scenario.anchor))
-
-
-def observe(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
-    """Play a scenario with the clients' own data and record it: how a defence would have fared.
-
-    Parameters
-    ----------
-    rehearsal
-        What to play.
-    task, data
-        Of its scenario.
-    """
+    if rehearsal.on == "server":
+        data = _server_as_clients(data, rehearsal.scenario.anchor)
     scenario = rehearsal.scenario
     anchored = scenario.anchor > 0
     grams: list[Tensor] = []
@@ -185,6 +180,7 @@ def observe(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
         run=rehearsal.run,
         trajectory=scenario.rule.name,
         has_anchor=anchored,
+        on=rehearsal.on,
         scenario=scenario.model_dump(),
     )
     of_median = torch.tensor(medians[: len(grams)], dtype=torch.float64)

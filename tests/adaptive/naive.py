@@ -130,7 +130,7 @@ def paper_passes(form: Principal, features: Vector) -> tuple[Vector, Vector]:
     """Algorithm 1 on one round's features, (n, k): the last weights and the last estimate."""
     settings, n = form.settings, len(features)
     query, key = _Network(form, "query"), _Network(form, "key")
-    estimate = np.median(features, axis=0)
+    estimate = (np.mean if settings.start == "mean" else np.median)(features, axis=0)
     for _ in range(settings.passes):
         asked = query(estimate)
         scores = [_cosine(asked, key(features[i])) for i in range(n)]

@@ -51,7 +51,7 @@ def made(seed: int = 1, **settings: Any) -> Any:
     ),
 )
 def test_it_is_algorithm_1(n: int, seed: int, preset: str, settings: dict[str, Any]) -> None:
-    form = made(**PRESETS[preset], **settings)
+    form = made(**PRESETS[preset] | settings)
     inputs = form.prepare(grams(matrices(n, seed)))
     features = inputs["features"][0].numpy()
     weights, estimate = paper_passes(form, features)
@@ -63,7 +63,10 @@ def test_it_is_algorithm_1(n: int, seed: int, preset: str, settings: dict[str, A
     assert weighed.scores.shape == (settings["passes"], 1, n)
     attackers = torch.arange(n) % 3 == 1
     truth = features[~attackers.numpy()].mean(0)
-    expected = np.abs(estimate - truth).mean()
+    off = np.abs(weights - ~attackers.numpy() / (~attackers).sum().item()).mean()
+    share = form.settings.weight_term
+    expected = (1 - share) * np.abs(estimate - truth).mean() + share * off
+    assert share == (0.01 if preset == "authors" else 0)
     found = float(form.loss(inputs, weighed, attackers[None]).detach())
     assert found == pytest.approx(expected, rel=1e-8)
 
@@ -108,7 +111,7 @@ def test_the_order_of_the_clients_is_of_no_influence(n: int, seed: int, preset: 
     shuffled = form({"features": inputs["features"][:, order]}).shares[0]
     torch.testing.assert_close(shuffled, straight[order], rtol=1e-8, atol=1e-10)
     # From Gram matrices on this holds where signs are settled: the decomposition's depend on order.
-    settled = made(**PRESETS[preset], orient=True, components=3)
+    settled = made(**PRESETS[preset], components=3)
     layers = matrices(n, seed)
     straight = settled(settled.prepare(grams(layers))).shares[0]
     shuffled = settled(settled.prepare(grams([m[order] for m in layers]))).shares[0]
@@ -141,6 +144,98 @@ def test_presets_are_what_they_say() -> None:
     assert isinstance(authors.key[1], torch.nn.LeakyReLU)
     assert authors.key is authors.query
     assert (paper.settings.c, paper.settings.eps, paper.settings.passes) == (10, 0.5, 5)
+
+
+def test_the_newer_branch_trains_otherwise_and_the_older_one_cuts_off_later() -> None:
+    newer, older = made(**PRESETS["authors"]).settings, made(**PRESETS["authors-2020"]).settings
+    assert (newer.start, newer.random_start, newer.jitter, newer.limit) == ("mean", True, 0.1, 5)
+    assert (newer.weight_term, newer.eps, newer.identity) == (0.01, 0.5, False)
+    assert (older.start, older.random_start, older.jitter, older.limit) == (
+        "median",
+        False,
+        0,
+        None,
+    )
+    assert older.eps / 10 == pytest.approx(0.005)
+    assert newer.chosen_by == older.chosen_by == "weights"
+
+
+def test_signs_are_settled_unless_the_literal_form_is_asked_for() -> None:
+    """An axis that is turned is the same axis: features must not tell."""
+    assert made().settings.orient
+    layers = matrices(7, 5)
+    order = torch.arange(6, -1, -1)
+    settled = made(components=3)
+    literal = made(components=3, orient=False)
+    for form, same in ((settled, True), (literal, False)):
+        straight = form.prepare(grams(layers))["features"][0, order]
+        turned = form.prepare(grams([matrix[order] for matrix in layers]))["features"][0]
+        assert torch.allclose(straight, turned, atol=1e-8) is same
+        torch.testing.assert_close(straight.abs(), turned.abs())
+
+
+@given(seed=st.integers(0, 10**6), factor=st.floats(1e-3, 1e3))
+def test_scaled_rounds_have_no_length(seed: int, factor: float) -> None:
+    form = made(scaled=True)
+    one, other = (grams(matrices(7, seed, scale)) for scale in (1.0, factor))
+    found = form.prepare(one)["features"]
+    torch.testing.assert_close(form.prepare(other)["features"], found, rtol=1e-5, atol=1e-7)
+    # Ten axes hold all of seven clients: a row's length is the update's.
+    assert float(found[0].square().sum(1).median()) == pytest.approx(1)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 8))
+def test_a_random_start_is_a_convex_combination(seed: int, n: int) -> None:
+    form = made(random_start=True, jitter=0.1)
+    inputs = form.prepare(torch.cat([grams(matrices(n, seed + i)) for i in range(3)]))
+    random = torch.Generator().manual_seed(seed)
+    varied = form.augmented(inputs, random)
+    features = varied["features"]
+    noise = features / torch.where(inputs["features"] == 0, 1, inputs["features"]) - 1
+    assert 0.03 < float(noise[inputs["features"] != 0].std()) < 0.3
+    start = form.start(varied)
+    assert bool((start <= features.amax(1) + 1e-9).all())
+    assert bool((start >= features.amin(1) - 1e-9).all())
+    again = form.augmented(inputs, random)
+    assert not torch.equal(form.start(again), start), "drawn anew"
+    plain = made().augmented(inputs, random)
+    assert torch.equal(plain["features"], inputs["features"])
+    assert torch.equal(made().start(plain), made().start(inputs))
+
+
+def test_diverged_rounds_teach_nothing() -> None:
+    form = made(limit=5.0)
+    small, large = (grams(matrices(6, 1, scale)) for scale in (0.1, 100.0))
+    both = form.prepare(torch.cat([small, large]))
+    assert form.usable(both).tolist() == [True, False]
+    assert made().usable(both).tolist() == [True, True]
+
+
+def test_the_identity_start() -> None:
+    torch.manual_seed(1)
+    form = make_form("paper", {"layers": 3, "hidden": 2.0, "identity": True})
+    assert isinstance(form, Principal)
+    first = form.key[0].weight
+    assert isinstance(first, Tensor)
+    eye = torch.eye(30)
+    away = (first - torch.cat([eye, -eye])).abs()
+    assert 0 < float(away.detach().mean()) < 2e-3
+    with pytest.raises(ValidationError, match="hidden = 2"):
+        PrincipalSettings(layers=3, identity=True)
+
+
+def test_the_epoch_can_be_chosen_by_the_weights() -> None:
+    inputs = made().prepare(grams(matrices(6, 2)))
+    attackers = torch.arange(6)[None] < 2
+    form = made(chosen_by="weights")
+    weighed = form(inputs)
+    ideal = torch.tensor([[0, 0, 0.25, 0.25, 0.25, 0.25]])
+    expected = (weighed.weights - ideal).abs().mean()
+    torch.testing.assert_close(form.choosing_loss(inputs, weighed, attackers), expected)
+    usual = made()
+    torch.testing.assert_close(
+        usual.choosing_loss(inputs, weighed, attackers), usual.loss(inputs, weighed, attackers)
+    )
 
 
 def test_other_starts() -> None:

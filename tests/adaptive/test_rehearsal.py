@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -103,6 +104,29 @@ def test_only_the_servers_samples_and_the_anchors_apart(
     assert other.of_clients() == clients
     with Federation(scenario, task, data, workers=1) as federation:
         assert as_set(data.server.inputs[federation.tested]) == server - anchor
+
+
+def test_on_the_clients_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For research: as large as what is rehearsed for, the server's anchor its own as ever."""
+    spy = Spy(monkeypatch)
+    rehearsal, task, data = set_up()
+    own = replace(rehearsal, on="clients")
+    made = rehearse(own, task, data)
+    assert spy.of_clients() == as_set(data.clients.inputs)
+    assert spy.seen[workbench.SERVER] <= as_set(data.server.inputs)
+    assert made.about.on == "clients"
+    assert rehearse(rehearsal, task, data).about.on == "server"
+    assert own.file_name != rehearsal.file_name
+    listed = plan(
+        BASE,
+        data.facts,
+        attacks=["omniscient"],
+        attackers=[1],
+        runs=1,
+        follow=["mean"],
+        on="clients",
+    )
+    assert [each.on for each in listed] == ["clients"]
 
 
 @pytest.fixture(scope="module")

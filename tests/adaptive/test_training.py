@@ -104,9 +104,7 @@ def test_negated_updates_are_learned_in_seconds(anchor: bool) -> None:
 
 
 def test_the_papers_form_learns_them_too() -> None:
-    defence, curve = make_defence(
-        recordings(rounds=8), form="paper", epochs=30, settings={"orient": True}
-    )
+    defence, curve = make_defence(recordings(rounds=8), form="paper", epochs=30)
     assert not defence.needs_anchor
     assert min(e.validation for e in curve) < 0.9 * curve[0].validation
 
