@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["choice", "flag", "fraction", "number", "share", "whole"]
+__all__ = ["choice", "finite", "flag", "fraction", "number", "share", "whole"]
 
 
 def flag(owner: str, name: str, value: object) -> bool:
@@ -32,6 +32,14 @@ def number(owner: str, name: str, value: object, above: float) -> float:
     found = _as_float(value)
     if found is None or not math.isfinite(found) or found <= above:
         raise ParameterError(f"{owner}: {name} must be a number above {above:g}: {_shown(value)}")
+    return found
+
+
+def finite(owner: str, name: str, value: object) -> float:
+    """Check a finite number (ints will do)."""
+    found = _as_float(value)
+    if found is None or not math.isfinite(found):
+        raise ParameterError(f"{owner}: {name} must be a number: {_shown(value)}")
     return found
 
 

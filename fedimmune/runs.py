@@ -7,7 +7,8 @@
       partition.json           which client has how many samples of which class, where that is known
       rounds.jsonl             one record a round
       model.safetensors        the model after the last round; there only when the run is finished
-      checkpoint.safetensors   until then: the model after the last finished round
+      checkpoint.safetensors   until then: the model after the last finished round, and what
+                               clients carry over to the next
       history-N.safetensors    and what the rule remembers after round N, where it remembers
       traces/                  of each round what explains it: see `fedimmune.traces`
 
@@ -22,7 +23,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,6 +47,8 @@ _UNFINISHED = re.compile(
 
 
 _FORMAT = "fedimmune-checkpoint-1"
+_CARRIED = "carried/"
+"""What names of tensors begin with that are not the model's."""
 _MOST_PARTITION, _MOST_ROUNDS = 64 * MIB, 1024 * MIB
 _Partition = TypeAdapter(tuple[ClientData, ...])
 
@@ -62,11 +65,14 @@ class Checkpoint:
         The global model after it; None at the start.
     fingerprint
         Of what the run began with, as `RunFolder.save` was told.
+    carried
+        What clients carry over to the next round, as `RunFolder.save` was told.
     """
 
     round: int = 0
     model: Mapping[str, Tensor] | None = None
     fingerprint: str | None = None
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -211,7 +217,14 @@ class RunFolder:
             raise InputError(f"cannot write {self._rounds}: {error.strerror}") from error
 
     def save(
-        self, number: int, model: Mapping[str, Tensor], fingerprint: str, rule: Rule, *, last: bool
+        self,
+        number: int,
+        model: Mapping[str, Tensor],
+        fingerprint: str,
+        rule: Rule,
+        *,
+        last: bool,
+        carried: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Replace the checkpoint, or write the final model after the last round.
 
@@ -227,13 +240,18 @@ class RunFolder:
             Its history is saved too, where it has one.
         last
             Whether this was the last round.
+        carried
+            What clients carry over to the next round, by name.
         """
         if rule.has_history:
             rule.save(self._history(number))
-        file = self._model if last else self._checkpoint
-        write_described(model, file, format=_FORMAT, round=number, fingerprint=fingerprint)
+        about = {"format": _FORMAT, "round": number, "fingerprint": fingerprint}
         if last:
+            write_described(model, self._model, **about)
             self._checkpoint.unlink(missing_ok=True)
+        else:
+            kept = {f"{_CARRIED}{name}": tensor for name, tensor in (carried or {}).items()}
+            write_described({**model, **kept}, self._checkpoint, **about)
         self._forget_histories_but(number)
 
     def tidy(self) -> None:
@@ -260,7 +278,9 @@ class RunFolder:
                 f"{self._checkpoint} is no checkpoint of a run; force the run to begin anew"
             )
         copied = {name: tensor.clone() for name, tensor in model.items()}
-        return Checkpoint(number, copied, fingerprint)
+        names = [name for name in copied if name.startswith(_CARRIED)]
+        carried = {name.removeprefix(_CARRIED): copied.pop(name) for name in names}
+        return Checkpoint(number, copied, fingerprint, carried)
 
     def _keep_records(self, count: int) -> None:
         found = len(self.records())  # what is kept must be readable: look before anything is cut

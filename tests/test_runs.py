@@ -45,6 +45,7 @@ REMEMBERING = Scenario(
     attack="backdoor",
     attackers=2,
     rule={"name": "foolsgold", "history": True},
+    optimiser={"momentum": 0.9, "carried": True},
 )
 DOCUMENTED = {"scenario.toml", "partition.json", "rounds.jsonl", "model.safetensors", ".lock"}
 

@@ -6,10 +6,11 @@ Wan and Chen (2021): four horizontal bars of 1×3 pixels, two rows and two colum
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fedimmune.attacks.base import Attack, Trial
-from fedimmune.checks import share, whole
+from fedimmune.checks import finite, share, whole
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import Facts
 
@@ -31,11 +32,19 @@ class Backdoor(Attack):
     gap
         Extra pixels between the bars.
     channel
-        Which channel is set to its highest value.
+        Which channel it is drawn in.
     target
         The label.
     fraction
         Share of each batch.
+    chance
+        Give each sample the pattern with this probability instead, drawn anew for every batch.
+    value
+        What the pattern's pixels are set to, as the model takes them: after normalising. By default
+        the channel's highest value.
+    drawn_at
+        Draw the pattern into a square of this side, and enlarge it to the image by nearest
+        neighbours. By default its pixels are the image's.
     """
 
     name = "backdoor"
@@ -52,6 +61,9 @@ class Backdoor(Attack):
         channel: int = 0,
         target: int = 2,
         fraction: float = 0.5,
+        chance: float | None = None,
+        value: float | None = None,
+        drawn_at: int | None = None,
     ) -> None:
         self.shift_y = whole(self.name, "shift_y", shift_y, 0)
         self.shift_x = whole(self.name, "shift_x", shift_x, 0)
@@ -59,11 +71,15 @@ class Backdoor(Attack):
         self.channel = whole(self.name, "channel", channel, 0)
         self.target = whole(self.name, "target", target, 0)
         self.fraction = share(self.name, "fraction", fraction)
+        self.chance = None if chance is None else share(self.name, "chance", chance)
+        self.value = None if value is None else finite(self.name, "value", value)
+        self.drawn_at = None if drawn_at is None else whole(self.name, "drawn_at", drawn_at, 1)
 
     def check(self, facts: Facts) -> None:
         if facts.highest is None:
             raise ParameterError("backdoor: its pattern needs images, which this task has not")
-        channels, height, width = facts.shape
+        channels, *sides = facts.shape
+        height, width = sides if self.drawn_at is None else (self.drawn_at, self.drawn_at)
         bottom, right = self.shift_y + 3 + self.gap, self.shift_x + 7 + self.gap
         if bottom > height or right > width:
             raise ParameterError(
@@ -82,21 +98,34 @@ class Backdoor(Attack):
             )
 
     def poison(self, inputs: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-        count = round(self.fraction * len(labels))
-        self._draw(inputs[:count], facts)
-        labels[:count] = self.target
+        if self.chance is None:
+            chosen = torch.arange(len(labels)) < round(self.fraction * len(labels))
+        else:
+            chosen = torch.rand(len(labels)) < self.chance
+        chosen = chosen.to(labels.device)
+        inputs[chosen] = self._drawn(inputs[chosen], facts)
+        labels[chosen] = self.target
         return inputs, labels
 
     def trial(self, inputs: Tensor, labels: Tensor, facts: Facts) -> Trial | None:
-        shown = inputs.clone()
-        self._draw(shown, facts)
-        return Trial(shown, self.target, labels == self.target)
+        return Trial(self._drawn(inputs.clone(), facts), self.target, labels == self.target)
 
-    def _draw(self, images: Tensor, facts: Facts) -> None:
+    def _drawn(self, images: Tensor, facts: Facts) -> Tensor:
         """Set the pattern's pixels, in place."""
         assert facts.highest is not None
-        rows = (self.shift_y, self.shift_y + 2 + self.gap)
-        columns = (self.shift_x, self.shift_x + _BAR + 1 + self.gap)
-        for y in rows:
-            for x in columns:
-                images[:, self.channel, y, x : x + _BAR] = facts.highest[self.channel]
+        value = facts.highest[self.channel] if self.value is None else self.value
+        images[:, self.channel, self._pattern(facts).to(images.device)] = value
+        return images
+
+    def _pattern(self, facts: Facts) -> Tensor:
+        """Say which pixels are the pattern's."""
+        _, height, width = facts.shape
+        drawn = (height, width) if self.drawn_at is None else (self.drawn_at, self.drawn_at)
+        pattern = torch.zeros(drawn, dtype=torch.bool)
+        for y in (self.shift_y, self.shift_y + 2 + self.gap):
+            for x in (self.shift_x, self.shift_x + _BAR + 1 + self.gap):
+                pattern[y, x : x + _BAR] = True
+        # Pixel y of the image shows pixel ⌊y · drawn / height⌋ of what was drawn.
+        rows = torch.arange(height) * drawn[0] // height
+        columns = torch.arange(width) * drawn[1] // width
+        return pattern[rows[:, None], columns]

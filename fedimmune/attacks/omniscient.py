@@ -7,12 +7,14 @@ its update, which turns descent into ascent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from torch import Tensor
 
 from fedimmune.attacks.base import Attack
 from fedimmune.checks import number
+from fedimmune.errors import ParameterError
 
 __all__ = ["Omniscient"]
 
@@ -27,6 +29,9 @@ class Omniscient(Attack):
     ----------
     scale
         How many times the update; 1 leaves its length as it is.
+    spare
+        Patterns (``*`` and ``?``) of layers that are sent as they are; ``["*running_*"]`` turns
+        trained parameters alone and leaves batch-norm statistics.
     """
 
     name = "omniscient"
@@ -35,10 +40,16 @@ class Omniscient(Attack):
     acts_on = "update"
     paper = "Blanchard et al. 2017"
 
-    def __init__(self, *, scale: float = 1.0) -> None:
+    def __init__(self, *, scale: float = 1.0, spare: Sequence[str] | None = None) -> None:
         self.scale = number(self.name, "scale", scale, 0)
+        if spare is not None and (
+            isinstance(spare, str) or not all(isinstance(each, str) for each in spare)
+        ):
+            raise ParameterError(f"omniscient: spare must be a list of patterns: {spare!r}")
+        self.spare = None if spare is None else tuple(spare)
 
     def corrupt(self, update: Mapping[str, Tensor]) -> None:
-        for tensor in update.values():
-            if tensor.is_floating_point():
+        for name, tensor in update.items():
+            spared = any(fnmatchcase(name, pattern) for pattern in self.spare or ())
+            if tensor.is_floating_point() and not spared:
                 tensor.mul_(-self.scale)

@@ -91,8 +91,9 @@ def record(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="`paper`: three runs, four trajectories, all rounds, as the paper has.",
-            autocompletion=one_of(("paper",)),
+            help="`paper`: three runs, four trajectories, all rounds, as the paper has. `authors`: "
+            "the same, and attacks and clients as their program has them.",
+            autocompletion=one_of(("paper", "authors")),
         ),
     ] = None,
     family: Annotated[
@@ -128,6 +129,7 @@ def record(
     """
     from fedimmune.federation.plan import plan, usual_attacks
     from fedimmune.federation.pool import usable_cores
+    from fedimmune.federation.protocols import PROTOCOLS, with_protocol
     from fedimmune.federation.rehearsal import record as carry_out
     from fedimmune.federation.scenario import Scenario, changed
     from fedimmune.tasks import data_folder, load_data
@@ -135,10 +137,11 @@ def record(
 
     if on not in {"server", "clients"}:
         raise ParameterError(f"--on takes server or clients, not {on!r}")
-    if preset not in {None, "paper"}:
-        raise ParameterError(f"there is no preset {preset!r}; there is paper")
+    if preset not in {None, *PROTOCOLS}:
+        raise ParameterError(f"there is no preset {preset!r}; there are {', '.join(PROTOCOLS)}")
     given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
     base = changed(given, dict(read_setting(text) for text in settings or []))
+    base = with_protocol(preset or "paper", base)
     whatever_the_attack = {name: base[name] for name in base if name != "attack"}
     first = Scenario(**whatever_the_attack)  # says what is wrong before anything is loaded
     made = first.make_task()
@@ -156,6 +159,7 @@ def record(
         ),
         family=_family(ranges) if family or ranges else None,
         on="clients" if on == "clients" else "server",
+        protocol=preset or "paper",
         seed=seed,
     )
     watched = _Watched(rehearsals, output, remarks(quiet=quiet))

@@ -62,6 +62,14 @@ def simulate(
     clients: Annotated[int | None, typer.Option(help="How many there are. [default: 10]")] = None,
     rounds: Annotated[int | None, typer.Option(help="How many. [default: the task's]")] = None,
     seed: Annotated[int | None, typer.Option(help="Where all chance is from. [default: 1]")] = None,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="What is not said otherwise: as the `paper`'s text has it, or as the `authors`' "
+            "program does.",
+            autocompletion=one_of(("paper", "authors")),
+        ),
+    ] = "paper",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,7 +134,7 @@ def simulate(
         if known is not None:
             raise ParameterError(f"{name} is given twice: {known!r} and {value!r}")
         changes[name] = value
-    scenario = _scenario(scenario_file, changes, trust_code=trust_code)
+    scenario = _scenario(scenario_file, changes, protocol, trust_code=trust_code)
     notes = remarks(quiet=quiet)
     if attackers and not scenario.attackers:
         say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")
@@ -185,9 +193,12 @@ def _kept(folder: RunFolder, shown: int, *, force: bool) -> str:
     return f"{again} {how} ({folder.path})"
 
 
-def _scenario(file: Path | None, changes: dict[str, Any], *, trust_code: bool) -> Scenario:
+def _scenario(
+    file: Path | None, changes: dict[str, Any], protocol: str, *, trust_code: bool
+) -> Scenario:
+    from fedimmune.federation.protocols import with_protocol
     from fedimmune.federation.scenario import Scenario, changed
 
     if file is None:
-        return Scenario(**changed({}, changes))
-    return Scenario.from_toml(file, changes, trust_code=trust_code)
+        return Scenario(**with_protocol(protocol, changed({}, changes)))
+    return Scenario.from_toml(file, changes, trust_code=trust_code, protocol=protocol)

@@ -1,6 +1,7 @@
 """Where models and updates lie so that several processes can read and write them.
 
-One row for the global model and one for each client's update, in memory of one's own or in a
+One row for the global model, one for each client's update, and one for each client's momentum where
+that is carried from round to round, in memory of one's own or in a
 mapped file that workers map too: nothing is copied through pipes, whatever the model's size.
 """
 
@@ -46,29 +47,31 @@ class Layout:
 
 
 class Arena:
-    """One row for the global model, and one a client.
+    """One row for the global model, and one per update; others for momenta.
 
     Parameters
     ----------
     layout
         Of a row.
-    clients
-        How many rows besides the global model's.
+    updates, momenta
+        How many rows there are for them.
     file
         The file to map; None for memory of this process alone.
     """
 
-    def __init__(self, layout: Layout, clients: int, file: Path | None = None) -> None:
-        size = Arena.bytes_for(layout, clients)
+    def __init__(
+        self, layout: Layout, updates: int, momenta: int = 0, file: Path | None = None
+    ) -> None:
+        size = Arena.bytes_for(layout, updates, momenta)
         if file is None:
             flat = torch.zeros(size, dtype=torch.uint8)
         else:
             flat = torch.from_file(str(file), shared=True, size=size, dtype=torch.uint8)
-        rows = flat.view(clients + 1, layout.row_bytes)
-        self.global_model = layout.views(rows[0])
-        self.updates = [layout.views(row) for row in rows[1:]]
+        rows = [layout.views(row) for row in flat.view(-1, layout.row_bytes)]
+        self.global_model = rows[0]
+        self.updates, self.momenta = rows[1 : updates + 1], rows[updates + 1 :]
 
     @staticmethod
-    def bytes_for(layout: Layout, clients: int) -> int:
+    def bytes_for(layout: Layout, updates: int, momenta: int = 0) -> int:
         """How large the memory is."""
-        return (clients + 1) * layout.row_bytes
+        return (1 + updates + momenta) * layout.row_bytes

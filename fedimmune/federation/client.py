@@ -14,6 +14,9 @@ from fedimmune.tasks import Facts, Samples, Task
 
 __all__ = ["batches", "train_client", "write_update"]
 
+_MOMENTUM = "momentum_buffer"
+"""What PyTorch calls it."""
+
 
 def batches(indices: Tensor, size: int, random: torch.Generator) -> Iterator[Tensor]:
     """Shuffle a client's samples and cut them into batches, for one epoch.
@@ -36,6 +39,7 @@ def train_client(
     client: int,
     attack: Attack | None,
     facts: Facts,
+    momentum: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Train a model in place, as one client does in one round.
 
@@ -57,22 +61,33 @@ def train_client(
         What the client does to its data; None for an honest one.
     facts
         Of the data.
+    momentum
+        What the client's optimiser goes on with, by layer, 0 at first; it is left there for the
+        next round. None to start afresh.
     """
     device = torch.device(scenario.device)
     random = generator(scenario.seed, "batches", round_number, client)
     optimiser = scenario.optimiser.make(model)
+    if momentum is not None:
+        for name, weight in model.named_parameters():
+            going_on = torch.empty_like(weight).copy_(momentum[name])
+            optimiser.state[weight][_MOMENTUM] = going_on
     model.train()
     with seeded(scenario.seed, "training", round_number, client):
         for _ in range(scenario.local_epochs):
             for batch in batches(indices, scenario.batch, random):
                 inputs = samples.inputs.index_select(0, batch)
                 labels = samples.labels.index_select(0, batch)
+                inputs = task.augment(inputs)
                 if attack is not None:
                     inputs, labels = attack.poison(inputs, labels, facts)
                 optimiser.zero_grad()
                 outputs = model(inputs.to(device))
                 task.loss(outputs, labels.to(device)).backward()
                 optimiser.step()
+    if momentum is not None:
+        for name, weight in model.named_parameters():
+            momentum[name].copy_(optimiser.state[weight][_MOMENTUM])
 
 
 def write_update(

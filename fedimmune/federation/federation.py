@@ -85,7 +85,9 @@ class Federation:
             first = build_model(task, data).state_dict()
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
         setup = Setup(scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested)
-        layout, rows = Layout(first), len(self.participants(1)) + 1  # the last is the server's
+        layout = Layout(first)
+        momenta = scenario.clients if scenario.optimiser.carried else 0
+        rows = (len(self.participants(1)) + 1, momenta)  # the last update is the server's
         count = _usual_workers(scenario, data) if workers is None else workers
         self._crew: Crew = (
             Here(setup, data, layout, rows)
@@ -103,6 +105,20 @@ class Federation:
         """Make this the global model."""
         for name, tensor in self._crew.arena.global_model.items():
             tensor.copy_(model[name])
+
+    @property
+    def carried(self) -> dict[str, Tensor]:
+        """What clients go on with in the next round, by client and layer; not to be written to."""
+        return {
+            f"{client}/{name}": tensor
+            for client, row in enumerate(self._crew.arena.momenta)
+            for name, tensor in row.items()
+        }
+
+    def carry_on(self, carried: Mapping[str, Tensor]) -> None:
+        """Let clients go on with what `carried` once gave."""
+        for name, tensor in self.carried.items():
+            tensor.copy_(carried[name])
 
     def trained_layers(self) -> list[Layer]:
         """Give the layers that rules measure."""

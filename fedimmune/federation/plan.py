@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedimmune import attacks as known_attacks
 from fedimmune.errors import ParameterError
+from fedimmune.federation.protocols import with_protocol
 from fedimmune.federation.rehearsal import Rehearsal
 from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.seeds import generator, seed_for
@@ -83,6 +84,7 @@ def plan(
     local_epochs: Sequence[int] = (1,),
     family: Family | None = None,
     on: Literal["server", "clients"] = "server",
+    protocol: str = "paper",
     seed: int = 1,
 ) -> list[Rehearsal]:
     """List rehearsals: nobody attacking, and each attack with each number of attackers.
@@ -109,6 +111,8 @@ def plan(
         Where the attacks' parameters are drawn from; None for fixed ones.
     on
         Whose data the simulated clients have.
+    protocol
+        How attacks are where nothing else is said: one of `protocols.PROTOCOLS`.
     seed
         Where all chance is from; far from those of scenarios, whose data it does not share.
     """
@@ -137,6 +141,7 @@ def plan(
                     "local_epochs": epochs,
                     "seed": own_seed,
                 }
+                fields = with_protocol(protocol, fields)
                 whole = Scenario(**fields)
                 rounds = max(1, round(whole.rounds / epochs))
                 rehearsals.append(Rehearsal(Scenario(**{**fields, "rounds": rounds}), run, on))

@@ -170,7 +170,8 @@ def _rounds(
                     folder.traces.write(trace)
                     folder.append(record)
                     model, last = federation.global_model, number == scenario.rounds
-                    folder.save(number, model, fingerprint, rule, last=last)
+                    carried = federation.carried
+                    folder.save(number, model, fingerprint, rule, last=last, carried=carried)
             yield record
 
 
@@ -197,6 +198,7 @@ def _resume(
                 "force the run to begin anew, or keep it and choose another folder for runs"
             )
         federation.move(checkpoint.model)
+        federation.carry_on(checkpoint.carried)
     return checkpoint
 
 

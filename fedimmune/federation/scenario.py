@@ -21,9 +21,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -32,6 +34,7 @@ from fedimmune.attacks import Attack
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation import partition as partitions
 from fedimmune.federation.partition import Partition
+from fedimmune.federation.protocols import with_protocol
 from fedimmune.registry import Named, make, meant, names_code, never_import_from
 from fedimmune.rules import Rule
 from fedimmune.tasks import Recipe, Task
@@ -94,7 +97,7 @@ def _chosen(find: Callable[[str], type[Named]], usual: str) -> BeforeValidator:
 
 
 class Optimiser(BaseModel):
-    """How each client minimises its loss; it starts afresh every round.
+    """How each client minimises its loss.
 
     Parameters
     ----------
@@ -106,6 +109,9 @@ class Optimiser(BaseModel):
         Of ``sgd``; ``adam`` has none to set.
     weight_decay
         Pull of all weights towards 0.
+    carried
+        Each client goes on with the momentum that it ended its last round with; by default it
+        starts afresh every round.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -114,12 +120,21 @@ class Optimiser(BaseModel):
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.0
+    carried: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> Self:
         if self.name == "adam" and self.momentum:
             raise ValueError("adam has no momentum to set; leave it out or set it to 0")
+        if self.carried and not self.momentum:
+            raise ValueError("there is no momentum to be carried from round to round")
         return self
+
+    @model_serializer(mode="wrap")
+    def _told_where_carried(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave it out where it is not: what is as it always was has the digest it always had."""
+        fields: dict[str, Any] = dump(self)
+        return fields if self.carried else {n: v for n, v in fields.items() if n != "carried"}
 
     def make(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """Make one for a model's trainable parameters."""
@@ -288,6 +303,7 @@ class Scenario(BaseModel):
         changes: Mapping[str, Any] = {},
         *,
         trust_code: bool = False,
+        protocol: str = "paper",
     ) -> Self:
         """Read a TOML file.
 
@@ -300,6 +316,8 @@ class Scenario(BaseModel):
         trust_code
             Whether code that the file names, as ``module:Class``, may be imported. What `changes`
             name is imported in any case.
+        protocol
+            What is filled in where neither says anything: `fedimmune.federation.protocols`.
 
         Raises
         ------
@@ -307,7 +325,7 @@ class Scenario(BaseModel):
             There is no such file, it is no scenario, or it names code that is not trusted.
         """
         written = read_toml(source)
-        fields = changed(written, changes)
+        fields = with_protocol(protocol, changed(written, changes))
         if not trust_code:
             _refuse_code(written, fields, source)
         if os.path.isdir(source):

@@ -113,6 +113,7 @@ class Workbench:
     def _train(self, job: TrainJob) -> str | None:
         setup = self._setup
         attack = setup.attack if job.client in setup.attackers else None
+        momenta = self._arena.momenta
         try:
             train_client(
                 self._model,
@@ -124,6 +125,8 @@ class Workbench:
                 client=job.client,
                 attack=attack,
                 facts=self._facts,
+                # The server's own update is no client's: it always starts afresh.
+                momentum=momenta[job.client] if momenta and job.client != SERVER else None,
             )
             update = self._arena.updates[job.row]
             write_update(self._model, self._arena.global_model, update)

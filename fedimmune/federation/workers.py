@@ -16,7 +16,10 @@ from fedimmune.federation.workbench import Job, Setup, Workbench
 from fedimmune.tasks import Data
 from fedimmune.tasks.prepared import data_bytes, read_data
 
-__all__ = ["Crew", "Here", "Processes", "shared_data"]
+__all__ = ["Crew", "Here", "Processes", "Rows", "shared_data"]
+
+Rows = tuple[int, int]
+"""How many there are for updates and for momenta."""
 
 
 class Crew(Protocol):
@@ -34,8 +37,8 @@ class Crew(Protocol):
 class Here:
     """No worker: the calling process does the work itself."""
 
-    def __init__(self, setup: Setup, data: Data, layout: Layout, rows: int) -> None:
-        self.arena = Arena(layout, rows)
+    def __init__(self, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
+        self.arena = Arena(layout, *rows)
         self._bench = Workbench(setup, data, self.arena)
 
     def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
@@ -52,12 +55,12 @@ class Here:
 class Processes:
     """Worker processes that map the same data and the same arena."""
 
-    def __init__(self, count: int, setup: Setup, data: Data, layout: Layout, rows: int) -> None:
+    def __init__(self, count: int, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
         with (
-            UnnamedFile(Arena.bytes_for(layout, rows)) as memory,
+            UnnamedFile(Arena.bytes_for(layout, *rows)) as memory,
             shared_data(data) as file,
         ):
-            self.arena = Arena(layout, rows, memory.path)
+            self.arena = Arena(layout, *rows, memory.path)
             shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
             self._pool = Pool(count, _bench, {"setup": setup, **shared})
 
@@ -80,7 +83,7 @@ def shared_data(data: Data) -> Iterator[Path]:
         yield file.path
 
 
-def _bench(setup: Setup, layout: Layout, rows: int, arena: Path, data: Path) -> Workbench:
+def _bench(setup: Setup, layout: Layout, rows: Rows, arena: Path, data: Path) -> Workbench:
     """Make the workbench of a worker process."""
     torch.set_num_threads(1)
-    return Workbench(setup, read_data(data), Arena(layout, rows, arena))
+    return Workbench(setup, read_data(data), Arena(layout, *rows, arena))

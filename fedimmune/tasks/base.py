@@ -224,6 +224,10 @@ class Task(Named, ABC):
         is not trained, sent or aggregated.
         """
 
+    def augment(self, inputs: Tensor) -> Tensor:
+        """Vary a batch that a client is about to train on; PyTorch is seeded. By default not."""
+        return inputs
+
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """What clients minimise: the mean over a batch. By default the cross-entropy."""
         return nn.functional.cross_entropy(outputs, labels)

@@ -57,7 +57,8 @@ class Cifar10(ResNetTask):
     def load(self, place: Path) -> Data:
         folder = need_folder(self.name, place, self.archive, tuple(self.md5s))
         files = [folder / name for name in self.md5s]
-        settings = {"way": _WAY, "mean": self.mean, "std": self.std}
+        mean, std = self.normalising
+        settings = {"way": _WAY, "mean": mean, "std": std}
         data = prepared(self.name, place, files, settings, lambda: self._read(files))
         tell_subset(self.name, data, 50_000, 10_000)
         return data
@@ -77,7 +78,7 @@ class Cifar10(ResNetTask):
         count = sum(len(pixels) for pixels, _ in read)
         check_labels(self.name, source, labels, count, self.classes)
         batches = _batches([pixels for pixels, _ in read])
-        inputs, highest = inputs_of(batches, count, _SIDE, self.mean, self.std)
+        inputs, highest = inputs_of(batches, count, _SIDE, *self.normalising)
         return Samples(inputs, labels), highest
 
     def _pixels_and_labels(self, file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

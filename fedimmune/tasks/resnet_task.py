@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedimmune.checks import choice, whole
 from fedimmune.errors import ParameterError
@@ -16,6 +18,11 @@ from fedimmune.tasks.weights import load_weights
 __all__ = ["ResNetTask"]
 
 _PUBLIC_WIDTH = 64
+_HALF = 0.5
+_SCALINGS = {
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
 
 
 class ResNetTask(Task):
@@ -31,16 +38,45 @@ class ResNetTask(Task):
     weights
         A file .safetensors or .pth with public weights for ImageNet to begin with, named as
         torchvision names them. Its classifier is left out where its classes are others.
+    varied
+        "flips" turns each training image left to right with a probability of one half.
+    scaling
+        Means and standard deviations that images are normalised with: "half" takes 0.5 for all,
+        "imagenet" ImageNet's. By default the data set's own.
     """
 
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+
     def __init__(
-        self, *, width: int = _PUBLIC_WIDTH, stem: str = "imagenet", weights: str | None = None
+        self,
+        *,
+        width: int = _PUBLIC_WIDTH,
+        stem: str = "imagenet",
+        weights: str | None = None,
+        varied: str | None = None,
+        scaling: str | None = None,
     ) -> None:
         if weights is not None and not isinstance(weights, str | os.PathLike):
             raise ParameterError(f"{self.name}: weights must be the path of a file: {weights!r}")
         self.width = whole(self.name, "width", width, 1)
         self.stem = choice(self.name, "stem", stem, STEMS)
         self.weights = None if weights is None else os.fspath(weights)
+        self.varied = None if varied is None else choice(self.name, "varied", varied, ("flips",))
+        self.scaling = (
+            None if scaling is None else choice(self.name, "scaling", scaling, tuple(_SCALINGS))
+        )
+
+    @property
+    def normalising(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Means and standard deviations, one a channel."""
+        return (self.mean, self.std) if self.scaling is None else _SCALINGS[self.scaling]
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        if self.varied is None:
+            return inputs
+        turned = (torch.rand(len(inputs)) < _HALF).to(inputs.device)
+        return torch.where(turned[:, None, None, None], inputs.flip(-1), inputs)
 
     def model(self, data: Data) -> nn.Module:
         net = ResNet18(data.classes, self.width, self.stem)

@@ -25,8 +25,6 @@ __all__ = ["TinyImagenet"]
 _CLASSES = 200
 _SIDE = 64
 _TRAIN, _VAL = 100_000, 10_000
-_MEAN = (0.4802, 0.4481, 0.3975)
-_STD = (0.2770, 0.2691, 0.2821)
 _WAY = 1
 """Counts the ways of preparing; a new one must not find files of an old one."""
 
@@ -42,6 +40,8 @@ class TinyImagenet(ResNetTask):
     source = "http://cs231n.stanford.edu/ (a part of ImageNet, Russakovsky et al. 2015)"
     recipe = Recipe(rounds=45, lr=0.1, batch=128, anchor=500)
 
+    mean = (0.4802, 0.4481, 0.3975)
+    std = (0.2770, 0.2691, 0.2821)
     archive: ClassVar[Archive] = Archive(
         "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         "90528d7ca1a48142e341f4ef8d21d0de",
@@ -56,7 +56,8 @@ class TinyImagenet(ResNetTask):
         train = self._train(folder / "train", classes)
         val = self._val(folder / "val" / "images", annotations, classes)
         sources = [wnids, annotations, *(file for file, _ in train), *(file for file, _ in val)]
-        settings = {"way": _WAY, "mean": _MEAN, "std": _STD}
+        mean, std = self.normalising
+        settings = {"way": _WAY, "mean": mean, "std": std}
         data = prepared(self.name, place, sources, settings, lambda: self._read(train, val))
         tell_subset(self.name, data, _TRAIN, _VAL)
         return data
@@ -116,7 +117,7 @@ class TinyImagenet(ResNetTask):
         for half, words in ((train, "training"), (val, "validation")):
             files = [file for file, _ in half]
             batches = _decoded(files, f"Decoding {words} images")
-            inputs, highest = inputs_of(batches, len(files), _SIDE, _MEAN, _STD)
+            inputs, highest = inputs_of(batches, len(files), _SIDE, *self.normalising)
             halves.append(Samples(inputs, torch.tensor([label for _, label in half])))
         return Data(halves[0], halves[1], _CLASSES, highest)
 

@@ -117,6 +117,53 @@ def test_the_value_is_what_the_highest_one_becomes_by_normalising() -> None:
     torch.testing.assert_close(trial.inputs, inputs)
 
 
+def test_a_value_of_ones_own_is_what_the_model_takes() -> None:
+    """As the authors' program has it on MNIST: a grey of 0.44, not white."""
+    inputs, highest = normalise(torch.zeros(1, 1, 32, 32), (0.1307,), (0.3081,))
+    trial = create("backdoor", value=1.0).trial(
+        inputs, torch.tensor([0]), Facts(10, (1, 32, 32), highest)
+    )
+    assert trial is not None
+    seen = trial.inputs[0, 0] * 0.3081 + 0.1307
+    assert {(y, x) for y, x in (seen > 0.1).nonzero().tolist()} == drawn(0, 0, 0)
+    assert float(seen.max()) == pytest.approx(0.4388, abs=1e-4)
+
+
+@given(seed=st.integers(0, 99), chance=st.sampled_from([0.0, 0.3, 0.5, 1.0]))
+def test_each_sample_by_chance(seed: int, chance: float) -> None:
+    images, labels = samples(400, seed)
+    labels[:] = 0
+    attack = create("backdoor", chance=chance, fraction=0)
+    torch.manual_seed(seed)
+    found, called = attack.poison(images.clone(), labels.clone(), FACTS)
+    marked = called == 2
+    assert abs(float(marked.double().mean()) - chance) <= 0.1
+    place = {"shift_y": 0, "shift_x": 0, "gap": 0, "channel": 0}
+    assert torch.equal(found[marked], expected(images, place)[marked])
+    assert torch.equal(found[~marked], images[~marked])
+    again = attack.poison(images.clone(), labels.clone(), FACTS)[1]
+    assert torch.equal(again, called) is (chance in {0.0, 1.0}), "drawn anew every batch"
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
+    side = 32 * factor
+    facts = Facts(10, (1, side, side), (1.0,))
+    attack = create("backdoor", drawn_at=32, shift_y=3, gap=1)
+    attack.check(facts)
+    trial = attack.trial(torch.zeros(1, 1, side, side), torch.tensor([0]), facts)
+    assert trial is not None
+    found = {(y, x) for y, x in trial.inputs[0, 0].nonzero().tolist()}
+    assert found == {
+        (factor * y + i, factor * x + j)
+        for y, x in drawn(3, 0, 1)
+        for i in range(factor)
+        for j in range(factor)
+    }
+    with pytest.raises(ParameterError, match="does not fit"):
+        create("backdoor", drawn_at=32, shift_y=30).check(facts)
+
+
 @given(
     shift_y=st.integers(0, 12),
     shift_x=st.integers(0, 14),

@@ -32,6 +32,21 @@ def test_every_float_times_minus_scale_and_no_other(scale: float) -> None:
         assert torch.equal(update[name], expected)
 
 
+def test_what_is_spared_is_sent_as_it_is() -> None:
+    update = {name: tensor.clone() for name, tensor in UPDATE.items()}
+    create("omniscient", spare=["*running_*"]).corrupt(update)
+    turned = {name for name, tensor in UPDATE.items() if not torch.equal(update[name], tensor)}
+    floats = {name for name, tensor in UPDATE.items() if tensor.is_floating_point()}
+    assert turned == {name for name in floats if "running" not in name}
+    assert turned != floats
+
+
+@pytest.mark.parametrize("spare", ["*running_*", [1]])
+def test_bad_patterns_are_refused(spare: object) -> None:
+    with pytest.raises(ParameterError, match="spare"):
+        create("omniscient", spare=spare)
+
+
 def test_by_default_the_length_stays() -> None:
     update = {name: tensor.clone() for name, tensor in UPDATE.items()}
     create("omniscient").corrupt(update)

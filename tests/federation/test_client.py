@@ -107,6 +107,35 @@ def test_an_honest_update_is_local_sgd_with_momentum(
             torch.testing.assert_close(change, expected[name], rtol=1e-3, atol=1e-4)
 
 
+def test_momentum_is_carried_over_rounds_where_it_is_asked_for() -> None:
+    """Two rounds from one global model are one long training, cut in two, if momentum goes on."""
+    optimiser = {"lr": 0.1, "momentum": 0.9, "carried": True}
+    scenario = Scenario(task=BLOBS, clients=3, batch=8, optimiser=optimiser)
+    task, data, federation = set_up(scenario)
+    start = {name: tensor.clone() for name, tensor in federation.global_model.items()}
+    first = sent(federation.train(1, nobody), 1)
+    # Whoever goes on is where it would be had nobody stopped: the others' model is of no influence.
+    federation.move({name: tensor + first[name] for name, tensor in start.items()})
+    second = sent(federation.train(2, nobody), 1)
+    steps = [
+        (data.clients.inputs[chosen], data.clients.labels[chosen])
+        for number in (1, 2)
+        for chosen in batches(federation.parts[1], 8, generator(1, "batches", number, 1))
+    ]
+    model = task.model(data)
+    model.load_state_dict(start)
+    whole = naive_sgd(model, steps, 0.1, 0.9, 0)
+    for name, change in whole.items():
+        torch.testing.assert_close(first[name] + second[name], change, rtol=1e-3, atol=1e-4)
+    afresh = set_up(
+        Scenario(task=BLOBS, clients=3, batch=8, optimiser=optimiser | {"carried": False})
+    )
+    afresh[2].train(1, nobody)
+    afresh[2].move({name: tensor + first[name] for name, tensor in start.items()})
+    other = sent(afresh[2].train(2, nobody), 1)
+    assert any(not torch.allclose(other[name], second[name], atol=1e-4) for name in other)
+
+
 def test_with_dropout_and_batch_norm_too() -> None:
     scenario = Scenario(task=WOBBLY, clients=3, seed=4)
     task, data, federation = set_up(scenario)

@@ -27,6 +27,14 @@ def outcome(scenario: Scenario, runs: Path, workers: int) -> tuple[list[dict[str
 SCENARIOS = [
     Scenario(attack="backdoor", rule="geometric-median", rounds=3, clients=7),
     Scenario(task=WOBBLY, attack="omniscient", rule="mean", rounds=3, clients=5),
+    Scenario(
+        task=WOBBLY,
+        rule="median",
+        rounds=3,
+        clients=5,
+        participation=0.6,
+        optimiser={"momentum": 0.9, "carried": True},
+    ),
 ]
 
 

@@ -28,6 +28,16 @@ def test_cifar10_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert learns(task, data, steps=5, lr=0.1)
 
 
+def test_images_can_be_scaled_otherwise(tmp_path: Path) -> None:
+    """One after the other: what was prepared for one scaling is not another's."""
+    cifar10_folder(tmp_path, each=2)
+    own, half = (tasks.create("cifar10", scaling=how).load(tmp_path) for how in (None, "half"))
+    assert half.highest == (1.0, 1.0, 1.0)
+    assert own.highest is not None
+    mean, std = (torch.tensor(each).reshape(3, 1, 1) for each in (Cifar10.mean, Cifar10.std))
+    torch.testing.assert_close(own.server.inputs * std + mean, half.server.inputs / 2 + 0.5)
+
+
 def test_cifar100_takes_the_fine_labels(tmp_path: Path) -> None:
     cifar100_folder(tmp_path)
     data = tasks.create("cifar100").load(tmp_path)

@@ -210,8 +210,28 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
 def test_parameters(name: str) -> None:
     task = tasks.create(name)
-    assert type(task).parameters() == {"width": 64, "stem": "imagenet", "weights": None}
+    assert type(task).parameters() == {
+        "width": 64,
+        "stem": "imagenet",
+        "weights": None,
+        "varied": None,
+        "scaling": None,
+    }
     assert re.search(r"width=64, stem='imagenet', weights=None", repr(task))
-    for wrong in ({"width": 0}, {"width": 1.5}, {"stem": "none"}, {"weights": 3}, {"depth": 34}):
+    for wrong in (
+        *({"width": 0}, {"width": 1.5}, {"stem": "none"}, {"weights": 3}, {"depth": 34}),
+        *({"varied": "crops"}, {"scaling": "none"}),
+    ):
         with pytest.raises(ParameterError, match=name):
             tasks.create(name, **wrong)
+
+
+def test_flips_turn_about_half_of_the_images_and_nothing_else() -> None:
+    images = torch.randn(200, 3, 6, 6)
+    assert torch.equal(tasks.create("cifar10").augment(images), images)
+    torch.manual_seed(3)
+    found = tasks.create("cifar10", varied="flips").augment(images)
+    turned = [torch.equal(a, b.flip(-1)) for a, b in zip(found, images, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(found, images, strict=True)]
+    assert [a != b for a, b in zip(turned, kept, strict=True)] == [True] * 200
+    assert 60 < sum(turned) < 140
