@@ -23,7 +23,7 @@ RULES = (
 ATTACKS = ("none", "omniscient", "label-flip", "backdoor")
 TASKS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "imdb")
 FORMS = ("relational", "paper")
-SCALES = ("smoke", "cpu", "paper")
+SCALES = ("smoke", "cpu", "paper", "authors")
 ARTEFACTS = (
     *("mnist-attackers", "cifar10-attackers", "tiny-imagenet-attackers", "imdb-attackers"),
     *("mnist-backdoor", "cifar10-backdoor", "tiny-imagenet-backdoor", "ablation"),

@@ -48,8 +48,8 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="`paper`: as in the paper. `cpu`: reduced to what a few cores can do. `smoke`: in "
-            "minutes, on bundled digits; figures mean nothing.",
+            help="`paper`: as in the paper. `authors`: as in its program. `cpu`: reduced to what a "
+            "few cores can do. `smoke`: in minutes, on bundled digits; figures mean nothing.",
             autocompletion=one_of(SCALES),
         ),
     ] = "cpu",

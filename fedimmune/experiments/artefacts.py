@@ -7,6 +7,7 @@ leaves values open (which shifts and gaps of the pattern, which c and ε), those
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from fedimmune.errors import ParameterError
 from fedimmune.experiments.artefact import Artefact
@@ -17,11 +18,20 @@ from fedimmune.experiments.studies import Partition, Sweep, Synthetic, Traits
 
 __all__ = ["ARTEFACTS", "artefact"]
 
-_ATTACKERS = {"smoke": (4,), "cpu": (1, 2, 3, 4), "paper": (1, 2, 3, 4)}
-_SHIFTS = {"smoke": (6,), "cpu": (0, 12, 24), "paper": (0, 4, 8, 12, 16, 20, 24)}
-_GAPS = {"smoke": (1,), "cpu": (0, 2, 4), "paper": (0, 1, 2, 3, 4)}
+
+_Value = TypeVar("_Value")
+
+
+def _by_scale(smoke: _Value, cpu: _Value, paper: _Value) -> dict[str, _Value]:
+    """Give what ``paper`` has to ``authors`` as well: they differ in the protocol alone."""
+    return {"smoke": smoke, "cpu": cpu, "paper": paper, "authors": paper}
+
+
+_ATTACKERS = _by_scale((4,), (1, 2, 3, 4), (1, 2, 3, 4))
+_SHIFTS = _by_scale((6,), (0, 12, 24), (0, 4, 8, 12, 16, 20, 24))
+_GAPS = _by_scale((1,), (0, 2, 4), (0, 1, 2, 3, 4))
 _MANY = 100
-_FEW_RULES = {"smoke": LEARNED, "cpu": RULES, "paper": RULES}
+_FEW_RULES = _by_scale(LEARNED, RULES, RULES)
 _FOR_MANY = tuple(rule for rule in RULES if rule != "residual")
 """Residual-based reweighing compares all pairs of clients value by value: at 100 it takes hours."""
 
@@ -33,7 +43,7 @@ def _always(task: str) -> _Tasks:
     return dict.fromkeys(SCALES, (task,))
 
 
-_CHEAPEST: _Tasks = {"smoke": ("cifar10",), "cpu": ("mnist",), "paper": ("cifar10",)}
+_CHEAPEST: _Tasks = _by_scale(("cifar10",), ("mnist",), ("cifar10",))
 """For what the paper shows on CIFAR-10 and a CPU can show on MNIST."""
 _CHEAPEST_AND_OWN: _Tasks = {**_CHEAPEST, "cpu": ("mnist", "cifar10")}
 

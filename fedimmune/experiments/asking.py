@@ -12,7 +12,7 @@ from fedimmune.experiments.scales import SCALES
 
 __all__ = ["Ask", "Which", "read_only", "read_seeds", "spelled"]
 
-_SEEDS = {"smoke": 1, "cpu": 1, "paper": 3}
+_SEEDS = {"smoke": 1, "cpu": 1, "paper": 3, "authors": 3}
 
 Which = Mapping[str, frozenset[str]]
 """Values that rows may have, by field; fields that are not named may have any."""
@@ -25,7 +25,7 @@ class Ask:
     Parameters
     ----------
     scale
-        ``smoke``, ``cpu`` or ``paper``.
+        One of `SCALES`.
     repeats
         How many seeds, from 1 on; None for the scale's own: three as in the paper, else one.
     only

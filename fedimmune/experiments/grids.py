@@ -25,6 +25,7 @@ from fedimmune.experiments.shown.published import published
 from fedimmune.experiments.shown.row_files import csv_of, read_rows
 from fedimmune.experiments.shown.tables import latex_of, markdown_of
 from fedimmune.experiments.store import Store
+from fedimmune.federation.protocols import with_protocol
 
 __all__ = ["Cell", "Grid"]
 
@@ -173,6 +174,7 @@ def _part(cell: Cell, seed: int, ask: Ask) -> Played:
     if who.learned is not None:
         home, heard = cell.learned_on or cell.task, _rehearsed(cell, ask.scale)
         defence = trained(home, ask.scale, cell.rule, heard, ask.device)
+    fields = with_protocol(setting.protocol, fields)
     return Played(fields, who, defence, run_seconds(setting, rounds=setting.rounds))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.recordings import read_recordings
@@ -69,7 +69,11 @@ class Rehearsed(Part):
 
 
 def rehearsed(
-    setting: Setting, rehearsing: Rehearsing, attacks: Sequence[str], device: str = "cpu"
+    setting: Setting,
+    rehearsing: Rehearsing,
+    attacks: Sequence[str],
+    device: str = "cpu",
+    on: Literal["server", "clients"] = "server",
 ) -> tuple[Rehearsed, ...]:
     """List the rehearsals that a defence learns from.
 
@@ -83,9 +87,12 @@ def rehearsed(
         Kinds to rehearse.
     device
         Where clients train.
+    on
+        Whose data they train on.
     """
-    # The server deals out all that it has, however few samples real clients get.
-    base = {name: value for name, value in setting.fields.items() if name != "partition"}
+    base = dict(setting.fields)
+    if on == "server":
+        base.pop("partition", None)  # it deals out all that it has, however little real clients get
     if rehearsing.rounds is not None:
         base["rounds"] = rehearsing.rounds
     if device != "cpu":
@@ -98,14 +105,14 @@ def rehearsed(
         runs=rehearsing.runs,
         follow=rehearsing.follow,
         local_epochs=rehearsing.local_epochs,
+        on=on,
+        protocol=setting.protocol,
     )
+    samples = setting.tested if on == "server" else setting.samples
     return tuple(
         Rehearsed(
             each,
-            setting.tested
-            * setting.sample_seconds
-            * each.scenario.rounds
-            * each.scenario.local_epochs,
+            samples * setting.sample_seconds * each.scenario.rounds * each.scenario.local_epochs,
         )
         for each in listed
     )
@@ -205,7 +212,9 @@ def trained(
     learned = who.learned
     assert learned is not None
     how = setting.to_the_letter if learned.to_the_letter else setting.shipped
-    recordings = rehearsed(setting, how, attacks, device)
+    if learned.on == "clients":
+        how = setting.on_clients
+    recordings = rehearsed(setting, how, attacks, device, learned.on)
     rounds = sum(each.rehearsal.scenario.rounds for each in recordings)
     return Trained(
         task=name_of(setting.fields["task"]),

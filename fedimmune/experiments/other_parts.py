@@ -77,7 +77,8 @@ class Searched(_InAFile):
 
     @cached_property
     def key(self) -> str:
-        what = [sorted(each.key for each in self.recordings), self.point, self.epochs]
+        recordings = sorted(each.key for each in self.recordings)
+        what = [recordings, self.point, self.epochs, "signs settled"]
         return f"others/search-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]}"
 
     @property

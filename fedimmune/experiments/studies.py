@@ -32,6 +32,7 @@ from fedimmune.experiments.shown.figures import (
     draw_traits_of,
 )
 from fedimmune.experiments.store import Store
+from fedimmune.federation.protocols import with_protocol
 
 __all__ = ["Partition", "Sweep", "Synthetic", "Traits"]
 
@@ -211,6 +212,7 @@ class Traits(Artefact):
             "clients": 10,
             "seed": 1,
         }
+        fields = with_protocol(setting.protocol, fields)
         if ask.device != "cpu":
             fields["device"] = ask.device
         seconds = run_seconds(setting, rounds=setting.rounds)

@@ -106,7 +106,7 @@ def test_a_table_of_backdoors_is_a_part_of_the_figure() -> None:
 
 
 def test_scales_share_what_does_not_differ() -> None:
-    """On MNIST only the paper's form is rehearsed otherwise; all else is played once for both."""
+    """On MNIST only what rehearses with the clients' data does so otherwise."""
     cpu, paper = (keys("mnist-backdoor", Ask(scale, 1), Played) for scale in ("cpu", "paper"))
     assert len(cpu & paper) == len(cpu) - 4
     rehearsed = [keys("mnist-backdoor", Ask(scale, 1), Rehearsed) for scale in ("cpu", "paper")]
@@ -116,11 +116,33 @@ def test_scales_share_what_does_not_differ() -> None:
 def test_defences_share_rehearsals() -> None:
     """Three trainings (B, O, B+O) of two forms learn from the rehearsals of one."""
     ask = Ask("cpu")
-    assert keys("training-attacks", ask, Rehearsed) == keys("mnist-attackers", ask, Rehearsed)
+    every = keys("mnist-attackers", ask, Rehearsed)
+    on_clients = {key for key in every if "-clients-" in key}
+    assert keys("training-attacks", ask, Rehearsed) == every - on_clients
+    assert len(on_clients) == 3 * 2 * 5, "three runs, two trajectories, nobody and 2 and 4 of each"
     assert len(keys("training-attacks", ask, Trained)) == 6
     ablations = keys("ablation", ask, Trained)
-    assert len(ablations) == 5
-    assert len(ablations & keys("mnist-backdoor", ask, Trained)) == 2
+    assert len(ablations) == 6
+    assert len(ablations & keys("mnist-backdoor", ask, Trained)) == 3
+
+
+def test_the_literal_form_and_the_usual_one_learn_from_the_same() -> None:
+    parts = closure(artefact("ablation").parts(Ask("cpu")))
+    trained = {part.contender.key: part for part in parts if isinstance(part, Trained)}
+    literal, usual = trained["adaptive-paper-literal"], trained["adaptive-paper"]
+    assert literal.recordings == usual.recordings
+    assert literal.key != usual.key
+
+
+def test_the_authors_protocol_is_played_and_rehearsed() -> None:
+    parts = closure(artefact("mnist-attackers").parts(Ask("authors", 1)))
+    played = [p.played for p in parts if isinstance(p, Played | Rehearsed)]
+    assert all(scenario.optimiser.carried for scenario in played)
+    values = {s.attack.parameters.get("value") for s in played if s.attack.name == "backdoor"}
+    assert values == {1.0}
+    assert keys("mnist-attackers", Ask("authors", 1)).isdisjoint(
+        keys("mnist-attackers", Ask("paper", 1))
+    )
 
 
 def test_the_oracle_is_a_row_everywhere() -> None:

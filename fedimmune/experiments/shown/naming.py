@@ -28,7 +28,9 @@ _REMARKS = {
     "mlp": "no attention",
     "without-c": "w/o c",
     "without-eps": "w/o ε",
+    "adaptive-paper-literal": "the paper's form, axes as they come",
     "adaptive-paper": "the paper's form",
+    "adaptive-paper-clients": "the paper's form, rehearsed on clients' data",
     "adaptive": "as shipped",
     ORACLE: "told who attacks",
 }
@@ -38,10 +40,12 @@ _ORDER = (
     *("mean", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum"),
     *("foolsgold", "residual"),
 )
-_LAST = ("mlp", "without-c", "without-eps", "adaptive-paper", "adaptive", ORACLE)
-
-LEARNED_RULES = ("mlp", "without-c", "without-eps", "adaptive-paper", "adaptive")
+LEARNED_RULES = (
+    *("mlp", "without-c", "without-eps"),
+    *("adaptive-paper-literal", "adaptive-paper", "adaptive-paper-clients", "adaptive"),
+)
 """Rules that have rehearsed attacks."""
+_LAST = (*LEARNED_RULES, ORACLE)
 
 MEASURES = {"accuracy": "ACC", "asr": "ASR"}
 _TASKS = {

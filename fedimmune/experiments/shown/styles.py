@@ -51,11 +51,13 @@ _STYLES = {
     "mlp": Style("#332288", "<", _DOTTED),
     "without-c": Style("#ddcc77", ">", _DOTTED),
     "without-eps": Style("#44aa99", "d", _DOTTED),
+    "adaptive-paper-literal": Style("#b98a6e", "8", _DOTTED),
+    "adaptive-paper-clients": Style("#aa4499", "H", _DASHED, 1.6),
     "adaptive-paper": Style("#cc6677", "p", _DASHED, 1.6),
     "adaptive": Style("#d40055", "*", width=2.0),
     "oracle": Style("#000000", "", _DASHED, 1.0),
 }
-_OTHERS = ("#aa4499", "#5f6b73", "#0072b2", "#b97f00")
+_OTHERS = ("#6e3b5e", "#5f6b73", "#0072b2", "#b97f00")
 """For rules of the user's own."""
 _HATCHES = ("", "////", "xxxx", "....", "\\\\\\\\")
 

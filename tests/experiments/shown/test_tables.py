@@ -81,7 +81,7 @@ def check(
 def test_a_table_of_rules(rows: list[Row]) -> None:
     known = published("mnist-backdoor")
     (found,) = parsed(tables.markdown_of(LAYOUTS["mnist-backdoor"], rows, known)).values()
-    assert len(found) == 11
+    assert len(found) == 13
     check(found, rows, (1, 2, 3, 4), lambda row: row.attackers)
     figures = {
         (rule_of(label), name): text.strip("*")
