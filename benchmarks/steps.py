@@ -62,7 +62,7 @@ STEPS = (
         has_long=False,
     ),
     Step("the same, with the signs of axes settled", _PAPER, has_long=False),
-    Step("the same, longer training rehearsed too", _PAPER),
+    Step("the same, longer training rehearsed too", _LITERAL),
     Step(
         "relational form",
         {"anchor": False, "settings": {"labels": 0.0, "relative": False}},
