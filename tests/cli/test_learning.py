@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.recordings import Recording
 from fedimmune.cli import app
 from fedimmune.tasks.digits import DigitsNet
 from tests.adaptive.rehearsed import recording
@@ -131,14 +132,39 @@ def test_train_as_json(recorded: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("preset", ["paper", "authors"])
+@pytest.mark.parametrize("preset", ["paper", "authors", "authors-2020"])
 def test_train_the_papers_form(recorded: Path, preset: str) -> None:
     paper = call(
         *("train", recorded, "-o", "p.defence", "--epochs", "2"),
         *("--form", "paper", "--preset", preset),
     )
     assert paper.exit_code == 0, paper.output
-    assert Defence.load("p.defence").about.settings["shared"] == (preset == "authors")
+    settings = Defence.load("p.defence").about.settings
+    assert settings["shared"] == (preset != "paper")
+    assert settings["random_start"] == (preset == "authors")
+    assert settings["orient"]
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+def test_record_on_the_clients_data_as_a_preset_has_it(preset: str) -> None:
+    words = (
+        "record",
+        "--attacks",
+        "backdoor",
+        "--attackers",
+        "3",
+        "--rounds",
+        "1",
+        "--workers",
+        "1",
+    )
+    assert call(*words, "--on", "clients", "--preset", preset, "-o", "own").exit_code == 0
+    files = sorted(Path("own").glob("*.recording"))
+    assert len(files) == 3 * 4, "three runs, four trajectories"
+    about = Recording.load(files[0]).about
+    assert about.on == "clients"
+    assert ("carried" in about.scenario["optimiser"]) == (preset == "authors")  # type: ignore[operator]
+    assert ("value" in about.scenario["attack"]) == (preset == "authors")  # type: ignore[operator]
 
 
 # -------------------------------------------------------------------- used
@@ -201,6 +227,7 @@ def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable
         (("--attackers", "11"), "11 attackers among 10"),
         (("--follow", "krumm"), "no rule 'krumm'"),
         (("--preset", "mine"), "there is no preset 'mine'"),
+        (("--on", "moon"), "--on takes server or clients"),
         (("--range", "shift"), "--range takes NAME=LOW-HIGH"),
         (("--range", "size=1-2"), "--range size"),
         (("--range", "shift=5-1"), "low to high"),

@@ -91,6 +91,18 @@ def test_any_field_can_be_set_and_a_run_can_be_varied(folder: Path) -> None:
     assert varied == scenario.model_copy(update={"seed": 9})
 
 
+def test_the_authors_protocol(folder: Path, refused: Callable[..., str]) -> None:
+    words = ("simulate", "--rounds", "1", "--attack", "backdoor", "--workers", "1")
+    result = call(*words, "--protocol", "authors", "--set", "attack.value=0.5")
+    assert result.exit_code == 0, result.output
+    (run,) = (folder / "runs").iterdir()
+    played = Scenario.from_toml(run)
+    assert played.optimiser.carried
+    assert played.attack.parameters["chance"] == 0.5
+    assert played.attack.parameters["value"] == 0.5, "what is said stays"
+    assert "no protocol 'mine'" in refused(*words, "--protocol", "mine")
+
+
 def test_a_scenario_file(folder: Path) -> None:
     (folder / "mine.toml").write_text('rounds = 1\nrule = "median"\n[task]\nname = "digits"\n')
     result = call("simulate", "mine.toml")

@@ -54,7 +54,9 @@ def test_patterns_side_by_side() -> None:
     for task, varied, value, cells in lines:
         own = [row for row in rows if (row["varied"], row["value"]) == (varied, value)]
         for rule, cell in zip(
-            ("mean", "adaptive-paper", "adaptive", "oracle"), cells.split(" | "), strict=True
+            ("mean", "adaptive-paper-literal", "adaptive", "oracle"),
+            cells.split(" | "),
+            strict=True,
         ):
             name = task.lower().replace("-", "")
             assert cell.strip("*") == mean_of(own, "asr", task=name, rule=rule)
