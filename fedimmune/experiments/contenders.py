@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedimmune.adaptive.making import PRESETS
 from fedimmune.errors import ParameterError
 
 __all__ = ["ABLATIONS", "LEARNED", "RULES", "Contender", "Learned", "contender"]
@@ -86,7 +85,7 @@ _CONTENDERS = {
         *_by_rule(*_NAMES),
         _PAPERS,
         _in_the_papers_form("adaptive-paper-literal", orient=False),
-        _in_the_papers_form("adaptive-authors", on="clients", **PRESETS["authors"]),
+        _in_the_papers_form("adaptive-paper-clients", on="clients"),
         _SHIPPED,
         *_by_rule("oracle"),
         _in_the_papers_form("mlp", attention=False),
@@ -95,11 +94,11 @@ _CONTENDERS = {
     )
 }
 
-_IN_THE_PAPERS_FORM = ("adaptive-paper-literal", "adaptive-paper", "adaptive-authors")
+_IN_THE_PAPERS_FORM = ("adaptive-paper-literal", "adaptive-paper", "adaptive-paper-clients")
 RULES = (*_NAMES, *_IN_THE_PAPERS_FORM, "adaptive", "oracle")
 """Everyone, in the order of tables: what the paper compares, plain Krum and the trimmed mean, the
-learned rule in the paper's form (with axes as they come, with signs settled, and as the authors'
-program trains it) and as shipped, and the limit."""
+learned rule in the paper's form (with axes as they come, with signs settled, and rehearsed with the
+clients' data) and as shipped, and the limit."""
 LEARNED = ("mean", "adaptive-paper", "adaptive", "oracle")
 """Those that show what a defence carries over to."""
 ABLATIONS = (

@@ -119,9 +119,7 @@ def test_defences_share_rehearsals() -> None:
     every = keys("mnist-attackers", ask, Rehearsed)
     on_clients = {key for key in every if "-clients-" in key}
     assert keys("training-attacks", ask, Rehearsed) == every - on_clients
-    assert len(on_clients) == 3 * 5, (
-        "three runs, one trajectory, nobody, and 2 and 4 of each attack"
-    )
+    assert len(on_clients) == 3 * 2 * 5, "three runs, two trajectories, nobody and 2 and 4 of each"
     assert len(keys("training-attacks", ask, Trained)) == 6
     ablations = keys("ablation", ask, Trained)
     assert len(ablations) == 6

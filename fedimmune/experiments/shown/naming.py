@@ -30,7 +30,7 @@ _REMARKS = {
     "without-eps": "w/o ε",
     "adaptive-paper-literal": "the paper's form, axes as they come",
     "adaptive-paper": "the paper's form",
-    "adaptive-authors": "the paper's form, as the authors' program trains it",
+    "adaptive-paper-clients": "the paper's form, rehearsed on clients' data",
     "adaptive": "as shipped",
     ORACLE: "told who attacks",
 }
@@ -42,7 +42,7 @@ _ORDER = (
 )
 LEARNED_RULES = (
     *("mlp", "without-c", "without-eps"),
-    *("adaptive-paper-literal", "adaptive-paper", "adaptive-authors", "adaptive"),
+    *("adaptive-paper-literal", "adaptive-paper", "adaptive-paper-clients", "adaptive"),
 )
 """Rules that have rehearsed attacks."""
 _LAST = (*LEARNED_RULES, ORACLE)

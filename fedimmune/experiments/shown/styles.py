@@ -52,7 +52,7 @@ _STYLES = {
     "without-c": Style("#ddcc77", ">", _DOTTED),
     "without-eps": Style("#44aa99", "d", _DOTTED),
     "adaptive-paper-literal": Style("#b98a6e", "8", _DOTTED),
-    "adaptive-authors": Style("#aa4499", "H", _DASHED, 1.6),
+    "adaptive-paper-clients": Style("#aa4499", "H", _DASHED, 1.6),
     "adaptive-paper": Style("#cc6677", "p", _DASHED, 1.6),
     "adaptive": Style("#d40055", "*", width=2.0),
     "oracle": Style("#000000", "", _DASHED, 1.0),
