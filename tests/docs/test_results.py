@@ -69,3 +69,18 @@ def test_every_page_of_results_is_told_of() -> None:
         assert command
         assert command[1] == page.stem
         assert any(command[1] in line and command[2] in line for line in PAGE.splitlines()), page
+
+
+def test_the_papers_form_in_the_federation() -> None:
+    section = PAGE.partition("\n### The paper's form\n")[2].partition("\n### ")[0]
+    lines = re.findall(
+        r"^\| (\d) of 10, (\d) \|.*\| ([\d.]+) / ([\d.]+) \| [\d.]+ / [\d.]+ \| [\d.]+ \|$",
+        section,
+        re.M,
+    )
+    assert lines
+    rows = [row for row in rows_of("paper-form") if row["rule"] == "both"]
+    for attackers, seed, accuracy, success in lines:
+        own = {"attackers": attackers, "seed": seed, "round": "30", "protocol": "paper"}
+        assert accuracy == mean_of(rows, "accuracy", **own)
+        assert success == mean_of(rows, "asr", **own)
