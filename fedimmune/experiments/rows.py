@@ -18,9 +18,9 @@ class Row:
         What was played.
     rule
         Who defended, by the key of a contender: a rule's name; ``adaptive`` is the learned rule as
-        shipped, ``adaptive-paper`` in the paper's form, ``adaptive-paper-literal`` with axes as they
-        come, ``adaptive-paper-clients`` rehearsed with the clients' data; ``mlp``, ``without-c`` and
-        ``without-eps`` are its ablations.
+        shipped, ``adaptive-paper`` in the paper's form, ``adaptive-paper-literal`` with axes as
+        they come, ``adaptive-paper-clients`` rehearsed with the clients' data; ``mlp``,
+        ``without-c`` and ``without-eps`` are its ablations.
     trained
         Attacks that a learned rule had rehearsed, with + between; empty for other rules.
     varied, value
