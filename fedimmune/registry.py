@@ -27,6 +27,8 @@ class Named:
     """One line for lists."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """What the paper calls each parameter."""
+    shared: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that all of its kind have, and that go without saying at their defaults."""
     places: ClassVar[frozenset[str]] = frozenset()
     """Parameters that say where something is; another one must say what it is."""
 
@@ -51,14 +53,12 @@ class Named:
     def told(self) -> list[str]:
         """Name the parameters that say how to make it again.
 
-        Those that a base class takes are left out as long as they have their defaults.
+        Those that all of its kind share are left out as long as they have their defaults.
         """
-        home = next(place for place in type(self).__mro__ if "__init__" in vars(place))
-        own = {} if inspect.isabstract(home) else inspect.signature(home).parameters
         return [
             name
             for name, default in self.parameters().items()
-            if name in own or getattr(self, name, default) != default
+            if name not in self.shared or getattr(self, name, default) != default
         ]
 
     def __repr__(self) -> str:

@@ -106,6 +106,7 @@ class Rule(Named, ABC):
         spread is suspected, and takes no part; see `fedimmune.buffers`.
     """
 
+    shared = frozenset({"buffers"})
     paper: ClassVar[str]
     """Where the rule is from."""
     is_told_attackers: ClassVar[bool] = False

@@ -232,7 +232,14 @@ def test_it_makes_no_difference_in_which_order_clients_come(knowing: Path) -> No
     torch.testing.assert_close(one[order], other)
 
 
-@pytest.mark.parametrize("options", [{}, {"preset": "authors"}, {"settings": {"attention": False}}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"preset": "authors", "settings": {"limit": 100.0}},
+        {"settings": {"attention": False}},
+    ],
+)
 def test_the_papers_form_tells_kinds_too(options: dict[str, Any], tmp_path: Path) -> None:
     made, _ = make_defence(rehearsals(3), epochs=1, form="paper", **options)
     assert made.kinds is not None

@@ -278,7 +278,11 @@ def test_a_defence_without_a_file_or_without_a_replay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["paper", "authors"])
 def test_the_papers_form_can_be_patched(tmp_path: Path, preset: str) -> None:
-    made, _ = make_defence(recordings(rounds=2), form="paper", preset=preset, epochs=1)
+    # These updates are longer than any that has not diverged.
+    settings = {"limit": 100.0} if preset == "authors" else {}
+    made, _ = make_defence(
+        recordings(rounds=2), form="paper", preset=preset, epochs=1, settings=settings
+    )
     made.save(tmp_path / "paper.defence")
     found = patch(Defence.load(tmp_path / "paper.defence"), halving(rounds=2), epochs=1).defence
     assert found.about.form == "paper"

@@ -177,7 +177,7 @@ def test_dry_run_and_list_do_nothing(
 ) -> None:
     assert call(monkeypatch, "ablation", "--scale", "smoke", "--dry-run", "--folder", tmp_path) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == 18
+    assert len(listed) == 20
     assert "defence digits-mlp-backdoor" in "\n".join(listed)
     assert call(monkeypatch, "--folder", tmp_path, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
