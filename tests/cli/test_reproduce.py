@@ -183,8 +183,8 @@ def test_dry_run_and_list_do_nothing(
     facts = json.loads(capsys.readouterr().out)
     assert [fact["id"] for fact in facts] == list(ARTEFACTS)
     scales = facts[IDS.index("ablation")]["scales"]
-    assert scales["smoke"]["runs"] == 7
-    assert scales["smoke"]["parts"] == 18
+    assert scales["smoke"]["runs"] == 8
+    assert scales["smoke"]["parts"] == 20
     assert scales["paper"]["tasks"] == ["cifar10"]
     assert scales["cpu"]["tasks"] == ["mnist"]
     assert scales["smoke"]["seconds"] < scales["cpu"]["seconds"] < scales["paper"]["seconds"]
