@@ -113,6 +113,8 @@ def _draw(runs: Sequence[Run], file: Path) -> None:
                 )
         place.set(title=f"{attackers} of 10, protocol {protocol}", xlabel="round", ylabel="ASR %")
         place.legend(fontsize=7)
+    for place in axes.flat[len(kinds) :]:
+        place.remove()
     figure.tight_layout()
     figure.savefig(file, dpi=110)
 
