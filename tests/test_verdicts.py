@@ -19,7 +19,7 @@ from fedimmune.rules.base import Weighing, WeightRule
 from fedimmune.verdicts import Judgement, Suspicion, Verdict
 
 weights_of = st.lists(
-    st.sampled_from([0.0, 1e-6, 1e-3, 0.01, 0.04, 0.06, 0.4, 0.6, 1.0, 3.0]) | st.floats(0, 1),
+    st.sampled_from([0.0, 1e-6, 1e-3, 0.01, 0.04, 0.06, 0.4, 0.6, 1.0, 3.0]) | st.floats(1e-200, 1),
     min_size=1,
     max_size=12,
 ).filter(lambda weights: sum(weights) > 0)
