@@ -17,7 +17,7 @@ from rich.text import Text
 from fedimmune.cli.app import command
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, progress, remarks, say
+from fedimmune.cli.terminal import console, progress, remarks, say, shown_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,7 +62,9 @@ def demo(
     reused = []
     again = "the same command without --force" if force else "the same command"
     notes = remarks(quiet=quiet)
-    with on_stop(f"{again} goes on from there ({output})"), _Steps(notes) as steps:
+    # Odd rounds are in the report, where they can be looked at.
+    stopped = f"{again} goes on from there ({output})"
+    with shown_here(), on_stop(stopped), _Steps(notes) as steps:
         if not played.rehearse(steps.begin("rehearsing attacks on the server's data")):
             reused.append("the rehearsals")
         if not played.learn(steps.begin("training the defence on them")):
@@ -81,7 +83,8 @@ def demo(
     out.print(_table(outcomes.values()))
     for sentence in in_words(outcomes):
         say(out, sentence)
-    say(out, f"\nThe whole story, to look at: {played.report}")
+    out.print()
+    say(out, f"The whole story, to look at: {played.report}")
     if reused:
         say(notes, f"From an earlier call: {'; '.join(reused)}. --force does everything anew.")
     say(notes, f"{time.perf_counter() - began:.0f} seconds")
