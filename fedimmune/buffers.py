@@ -26,8 +26,8 @@ __all__ = ["FAR", "settle"]
 FAR = 300.0
 """A client whose buffers are this many times as far from the median as is usual is set aside.
 
-Honest clients with one or two samples were seen at 74 times (digits with batch norm, 30 clients,
-Dirichlet 0.05). What lies below does no harm either, because the median bounds it.
+Generous, because statistics of honest clients with one or two samples lie far out too. What lies
+below does no harm either, because the median bounds it.
 """
 
 _SAME = 1e-3

@@ -82,6 +82,25 @@ def test_who_changes_its_file_between_two_reads_is_rejected(
         torch.testing.assert_close(model[layer], expected.update[layer])
 
 
+@pytest.mark.parametrize("name", ["krum", "multi-krum"])
+def test_who_is_picked_and_then_changes_its_file_is_rejected(tmp_path: Path, name: str) -> None:
+    paths = written(tmp_path)
+    rule = rule_for(name, CLIENTS, layers=LAYERS)
+    weights = aggregate_files(rule, paths, are_updates=True).weights
+    assert weights is not None
+    picked = max(weights, key=weights.__getitem__)
+    done = 0
+
+    def after_the_first_read(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if before < len(paths) * 4 * 1230 <= done:
+            overwrite(tmp_path / f"{picked}.safetensors", CHANGES["longer"])
+
+    found = aggregate_files(rule, paths, are_updates=True, on_read=after_the_first_read)
+    assert set(found.rejected) == {picked}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("name", names())
 def test_nobody_is_blamed_whose_file_stays_as_it_is(
