@@ -7,7 +7,7 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -254,7 +254,8 @@ def test_checks_take_what_is_right_and_name_what_is_not(
 ) -> None:
     if is_right(value):
         found = check(value)
-        assert found == value
+        # A float holds no integer beyond 2^53 exactly.
+        assert found == (float(cast(Any, value)) if isinstance(found, float) else value)
         assert not (isinstance(found, bool) and not isinstance(value, bool))
         return
     with pytest.raises(ParameterError, match=r"^x: y must be ") as caught:
