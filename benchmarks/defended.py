@@ -86,7 +86,7 @@ def scenario_title(attack: dict[str, Any]) -> str:
 
 def _figures(path: Path) -> Figures:
     records = RunFolder(path).records()
-    honest = [c for record in records for c in record.clients if not c.attacks]
+    honest = [c for record in records for c in record.clients if not c.is_attacker]
     shares = [record.attacker_weight or 0.0 for record in records]
     last = records[-1]
     return Figures(
@@ -96,7 +96,10 @@ def _figures(path: Path) -> Figures:
         rounds_over_half=sum(share > 0.5 for share in shares),
         accused=100 * statistics.fmean(client.verdict == "suspected" for client in honest),
         called=Counter(
-            c.kind for record in records for c in record.clients if c.attacks and c.kind
+            c.suspicion.kind
+            for record in records
+            for c in record.clients
+            if c.is_attacker and c.suspicion
         ),
     )
 

@@ -72,8 +72,8 @@ def judged_again(
         if not _as_recorded(weighing.weights, trace.clients, record):
             return None
         for client in record.clients:
-            suspicion = weighing.suspicions.get(client.id)
-            if not client.attacks:
+            suspicion = weighing.suspicions.get(client.client)
+            if not client.is_attacker:
                 honest[suspicion is not None] += 1
             elif suspicion is not None:
                 called[suspicion.kind] += 1
@@ -81,7 +81,7 @@ def judged_again(
 
 
 def _as_recorded(weights: torch.Tensor, clients: Sequence[Any], record: RoundRecord) -> bool:
-    recorded = {client.id: client.weight for client in record.clients}
+    recorded = {client.client: client.weight for client in record.clients}
     wanted = torch.tensor([recorded.get(client) or 0.0 for client in clients])
     return bool(torch.allclose(weights, wanted.double(), atol=1e-6))
 

@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if label is None or not records or partition is None:
         raise InputError(f"{given.run}: give --label, and a run with records and a partition")
     suspected = Counter(
-        client.id
+        client.client
         for record in records
         for client in record.clients
-        if not client.attacks and client.verdict == "suspected"
+        if not client.is_attacker and client.verdict == "suspected"
     )
-    honest = [client for client in partition if not client.attacks]
+    honest = [client for client in partition if not client.is_attacker]
     shares = [client.samples[label] / sum(client.samples) for client in honest]
-    often = [suspected[client.id] / len(records) for client in honest]
+    often = [suspected[client.client] / len(records) for client in honest]
     most = [share for share, much in zip(shares, often, strict=True) if much > 0.5]
     others = [share for share, much in zip(shares, often, strict=True) if much <= 0.5]
     print(f"{len(honest)} honest clients, suspected in {statistics.fmean(often):.1%} of rounds")

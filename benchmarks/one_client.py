@@ -23,9 +23,9 @@ from fedimmune.attacks import Attack
 from fedimmune.federation.plan import plan
 from fedimmune.federation.rehearsal import record
 from fedimmune.layers import Kind, layers_of
+from fedimmune.results import Verdict
 from fedimmune.tasks import data_folder, load_data
 from fedimmune.tasks.digits import Digits
-from fedimmune.verdicts import Verdict
 
 ROUNDS = 6
 
@@ -195,7 +195,9 @@ def played(harm: Harm, rule: str, folder: Path, *, seed: int) -> tuple[float, fl
         rounds=ROUNDS, seed=seed,
     )  # fmt: skip
     records = list(simulate(scenario, workers=1))
-    verdicts = [client.verdict for record in records for client in record.clients if client.attacks]
+    verdicts = [
+        client.verdict for record in records for client in record.clients if client.is_attacker
+    ]
     trusted = sum(verdict == Verdict.TRUSTED for verdict in verdicts) / len(verdicts or [0])
     return records[-1].accuracy or 0.0, trusted if verdicts else None
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.defended import scenario_title
-from fedimmune.records import ClientRecord, RoundRecord
+from fedimmune.records import RoundRecord
+from fedimmune.results import ClientResult
 from fedimmune.runs import RunFolder
 
 _NOTICEABLE = 0.01
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _told(records: Sequence[RoundRecord]) -> list[str]:
     shares = {record.round: record.attacker_weight or 0.0 for record in records}
-    attackers = [c for record in records for c in record.clients if c.attacks]
-    honest = [c for record in records for c in record.clients if not c.attacks]
+    attackers = [c for record in records for c in record.clients if c.is_attacker]
+    honest = [c for record in records for c in record.clients if not c.is_attacker]
     return [
         _spans(number for number, share in shares.items() if share >= _NOTICEABLE) or "none",
         f"{max(shares.values()):.0%}",
@@ -60,7 +61,7 @@ def _told(records: Sequence[RoundRecord]) -> list[str]:
     ]
 
 
-def _scores(clients: Sequence[ClientRecord]) -> str:
+def _scores(clients: Sequence[ClientResult]) -> str:
     """Give the lowest, the median and the highest."""
     found = [client.score for client in clients if client.score is not None]
     if not found:

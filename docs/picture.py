@@ -165,16 +165,18 @@ def _top(stack: Sequence[str], heights: Mapping[str, float]) -> float:
 
 def _trust(axes: Axes, records: Sequence[RoundRecord]) -> None:
     _entitle(axes, "Whom does adaptive trust?", "weight of each client, round by round")
-    attacks = {client.id: bool(client.attacks) for each in records for client in each.clients}
+    attacks = {
+        client.client: bool(client.is_attacker) for each in records for client in each.clients
+    }
     order = sorted(attacks, key=lambda client: (attacks[client], str(client)))
     rows = {client: row + 0.35 * attacks[client] for row, client in enumerate(order)}
     fair = 1 / (len(order) - sum(attacks.values()))
     for each in records:
         for client in each.clients:
             share = min(1.0, (client.weight or 0.0) / fair)
-            place = (each.round - 0.46, rows[client.id] - 0.44)
+            place = (each.round - 0.46, rows[client.client] - 0.44)
             axes.add_patch(Rectangle(place, 0.92, 0.88, color=_EMPTY, linewidth=0))
-            colour = _BAD if client.attacks else _TRUSTED
+            colour = _BAD if client.is_attacker else _TRUSTED
             axes.add_patch(Rectangle(place, 0.92, 0.88, color=colour, alpha=share, linewidth=0))
     axes.set(xlim=(0.5, len(records) + 0.5), ylim=(len(order) - 0.1, -0.5), xlabel="round")
     axes.set_yticks(

@@ -79,7 +79,7 @@ def draw_round(demo: Demo, record: RoundRecord, output: Path) -> None:
     """Draw what the defence saw in one round, and its passes of attention."""
     trace = run_folder(demo.scenario("adaptive"), demo.runs).traces.read(record.round)
     assert trace.grams is not None
-    who = {str(client.id): bool(client.attacks) for client in record.clients}
+    who = {str(client.client): bool(client.is_attacker) for client in record.clients}
     order = sorted(range(len(trace.clients)), key=lambda row: who[str(trace.clients[row])])
     names = [str(trace.clients[row]) for row in order]
     figure = Figure(figsize=(10.5, 4), facecolor="white")
@@ -120,10 +120,10 @@ def draw_weights(records: Mapping[str, Sequence[RoundRecord]], output: Path) -> 
     """Draw every client's weight in every round, under each rule that has weights."""
     figure = Figure(figsize=(10.5, 3.2), facecolor="white")
     for axes, (rule, played) in zip(figure.subplots(1, len(records)), records.items(), strict=True):
-        who = {str(client.id): bool(client.attacks) for client in played[0].clients}
+        who = {str(client.client): bool(client.is_attacker) for client in played[0].clients}
         names = sorted(who, key=lambda name: (who[name], name))
         table = [
-            {str(client.id): client.weight or 0.0 for client in each.clients} for each in played
+            {str(client.client): client.weight or 0.0 for client in each.clients} for each in played
         ]
         heights = torch.tensor([[row.get(name, 0.0) for row in table] for name in names])
         _heat(axes, heights, rule, (0, 0.25), "Blues")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedimmune.geometry import measure as measure
     from fedimmune.on_disk import aggregate_files as aggregate_files
     from fedimmune.records import RoundRecord as RoundRecord
+    from fedimmune.results import ClientResult as ClientResult
+    from fedimmune.results import Verdict as Verdict
     from fedimmune.rules import Rule as Rule
     from fedimmune.rules import create as create
     from fedimmune.rules import names as names
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
     from fedimmune.tasks import Samples as Samples
     from fedimmune.tasks import Task as Task
     from fedimmune.updates import Updates as Updates
-    from fedimmune.verdicts import Verdict as Verdict
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Aggregation": "fedimmune.aggregation",
+    "ClientResult": "fedimmune.results",
     "Data": "fedimmune.tasks",
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
@@ -45,7 +47,7 @@ _HOMES = {
     "Scenario": "fedimmune.federation",
     "Task": "fedimmune.tasks",
     "Updates": "fedimmune.updates",
-    "Verdict": "fedimmune.verdicts",
+    "Verdict": "fedimmune.results",
     "aggregate_files": "fedimmune.on_disk",
     "create": "fedimmune.rules",
     "measure": "fedimmune.geometry",

@@ -1,10 +1,15 @@
-"""What a rule answers: the aggregated update, and a weight and a verdict for every client."""
+"""What a rule answers: the aggregated update, and a weight and a verdict per client.
+
+`aggregate_safely` is how engines ask. They play many rounds: whatever one brings (too few clients,
+a user's own rule that raises, a result that is not a model), the next one has to begin with a model
+that can be trained.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -12,15 +17,17 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from fedimmune.errors import InputError
+from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError
 from fedimmune.intake import state_tensors
-from fedimmune.layers import is_variance
-from fedimmune.notices import Notice, notice_of
+from fedimmune.layers import FLOATS, is_variance
+from fedimmune.results import LARGEST_SHARE, ClientResult, Notice, Verdict
 from fedimmune.untrusted import printable
-from fedimmune.updates import ClientId
-from fedimmune.verdicts import Judgement, Verdict, fields_of
+from fedimmune.updates import ClientId, Updates
 
-__all__ = ["Aggregation"]
+if TYPE_CHECKING:  # a rule answers with an `Aggregation`
+    from fedimmune.rules import Rule
+
+__all__ = ["Aggregation", "Outcome", "aggregate_safely"]
 
 _REPR_CLIENTS = 12
 _NARROW = 80
@@ -34,6 +41,7 @@ _STYLES = {
     Verdict.SUSPECTED: "yellow",
     Verdict.REJECTED: "bold red",
 }
+"""Rules give no other verdict."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +61,8 @@ class Aggregation:
         What the rule measured of each valid client, where it measures something.
     rejected
         Why clients were turned away before any rule saw them, by id.
-    judgements
-        A line for every client, rejected ones last.
+    clients
+        What became of each client, rejected ones last.
     """
 
     rule: str
@@ -62,22 +70,19 @@ class Aggregation:
     weights: Mapping[ClientId, float] | None
     scores: Mapping[ClientId, float] | None
     rejected: Mapping[ClientId, str]
-    judgements: tuple[Judgement, ...]
+    clients: tuple[ClientResult, ...]
 
     @property
     def verdicts(self) -> dict[ClientId, Verdict]:
         """Each client's verdict; an id that was there twice has that of the update that counted."""
-        return {judgement.client: judgement.verdict for judgement in reversed(self.judgements)}
+        return {one.client: one.verdict for one in reversed(self.clients)}
 
     def notices(self) -> dict[ClientId, Notice]:
-        """Give what each client is to be told, as text and as JSON.
+        """Return what each client is to be told, as JSON and, with `str`, as text.
 
         An id that was there twice gets the notice of the update that counted.
         """
-        return {
-            judgement.client: notice_of(judgement, rule=self.rule)
-            for judgement in reversed(self.judgements)
-        }
+        return {one.client: one.notice(self.rule) for one in reversed(self.clients)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -87,18 +92,18 @@ class Aggregation:
         weight. The latter is not said of rules such as Krum, which pick by design: under them
         clients are *unused*.
         """
-        valid = [j for j in self.judgements if j.verdict is not Verdict.REJECTED]
+        valid = [one for one in self.clients if one.verdict is not Verdict.REJECTED]
         if len(valid) < _FEW:
             return ()
         found = []
-        suspects = sum(j.verdict is Verdict.SUSPECTED for j in valid)
+        suspects = sum(one.verdict is Verdict.SUSPECTED for one in valid)
         if 2 * suspects > len(valid):
             found.append(
                 f"{suspects} of {len(valid)} valid clients are suspected: attackers are the "
                 "majority, or the rule is wrong about honest clients"
             )
-        most = max(valid, key=lambda j: j.weight or 0.0)
-        if (most.weight or 0.0) > 0.5 and all(j.verdict is not Verdict.UNUSED for j in valid):
+        most = max(valid, key=lambda one: one.weight or 0.0)
+        if (most.weight or 0.0) > 0.5 and all(one.verdict is not Verdict.UNUSED for one in valid):
             found.append(
                 f"client {most.client} has {most.weight:.1%} of the weight: the result is mostly "
                 "its update"
@@ -136,16 +141,7 @@ class Aggregation:
             "rule": self.rule,
             "warnings": list(self.warnings),
             "clients": [
-                {
-                    "id": str(j.client),
-                    "weight": j.weight,
-                    "score": j.score,
-                    "verdict": str(j.verdict),
-                    "reason": j.reason or None,
-                    **fields_of(j.suspicion),
-                    "notice": notice_of(j, rule=self.rule).text,
-                }
-                for j in self.judgements
+                {**one.to_json(), "notice": str(one.notice(self.rule))} for one in self.clients
             ],
         }
 
@@ -156,7 +152,7 @@ class Aggregation:
             yield Text(f"warning: {warning}", "yellow")
 
     def _table(self, *, narrow: bool) -> Table:
-        table = Table(title=f"{self.rule}: {_tally(self.judgements)}", title_justify="left")
+        table = Table(title=f"{self.rule}: {_tally(self.clients)}", title_justify="left")
         table.add_column("client", overflow="fold")
         if self.weights is not None:
             table.add_column("weight", justify="right")
@@ -167,36 +163,36 @@ class Aggregation:
         table.add_column("verdict", no_wrap=True)
         table.add_column("reason", overflow="fold")
         largest = max((w for w in (self.weights or {}).values()), default=0) or 1
-        for j in self.judgements:
-            style = _STYLES[j.verdict]
-            cells = [Text(printable(j.client))]
+        for one in self.clients:
+            style = _STYLES[one.verdict]
+            cells = [Text(printable(one.client))]
             if self.weights is not None:
-                cells.append(Text("–" if j.weight is None else f"{j.weight:.4f}"))
+                cells.append(Text("–" if one.weight is None else f"{one.weight:.4f}"))
             if self.weights is not None and not narrow:
-                cells.append(Text("█" * round(10 * (j.weight or 0) / largest), style=style))
+                cells.append(Text("█" * round(10 * (one.weight or 0) / largest), style=style))
             if self.scores is not None and not narrow:
-                cells.append(Text("–" if j.score is None else f"{j.score:.4g}"))
-            cells += [Text(j.verdict, style=style), Text(printable(j.reason))]
+                cells.append(Text("–" if one.score is None else f"{one.score:.4g}"))
+            cells += [Text(one.verdict, style=style), Text(printable(one.reason))]
             table.add_row(*cells)
         return table
 
     def __repr__(self) -> str:
-        lines = [f"Aggregation({self.rule}: {_tally(self.judgements)})"]
-        for j in self.judgements[:_REPR_CLIENTS]:
-            weight = "" if j.weight is None else f" {j.weight:.4f}"
-            reason = f" ({printable(j.reason)})" if j.reason else ""
-            lines.append(f"  {printable(j.client):<12}{weight} {j.verdict}{reason}")
-        if len(self.judgements) > _REPR_CLIENTS:
-            lines.append(f"  … and {len(self.judgements) - _REPR_CLIENTS} more")
+        lines = [f"Aggregation({self.rule}: {_tally(self.clients)})"]
+        for one in self.clients[:_REPR_CLIENTS]:
+            weight = "" if one.weight is None else f" {one.weight:.4f}"
+            reason = f" ({printable(one.reason)})" if one.reason else ""
+            lines.append(f"  {printable(one.client):<12}{weight} {one.verdict}{reason}")
+        if len(self.clients) > _REPR_CLIENTS:
+            lines.append(f"  … and {len(self.clients) - _REPR_CLIENTS} more")
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
-def _tally(judgements: tuple[Judgement, ...]) -> str:
-    counts = {verdict: sum(j.verdict is verdict for j in judgements) for verdict in Verdict}
+def _tally(clients: tuple[ClientResult, ...]) -> str:
+    counts = {verdict: sum(one.verdict is verdict for one in clients) for verdict in Verdict}
     parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
-    noun = "client" if len(judgements) == 1 else "clients"
-    return f"{len(judgements)} {noun}, {', '.join(parts)}" if parts else "no clients"
+    noun = "client" if len(clients) == 1 else "clients"
+    return f"{len(clients)} {noun}, {', '.join(parts)}" if parts else "no clients"
 
 
 def _moved(name: str, old: Tensor, change: Tensor) -> Tensor:
@@ -204,3 +200,93 @@ def _moved(name: str, old: Tensor, change: Tensor) -> Tensor:
         return old ^ change
     new = (old + change.to(old.device)).to(old.dtype)
     return new.clamp_(min=torch.finfo(new.dtype).tiny) if is_variance(name) else new
+
+
+# -------------------------------------------------------------------- an engine's call
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of aggregating a round safely.
+
+    Parameters
+    ----------
+    model
+        The new global model; None if the old one stays.
+    aggregation
+        What the rule said of the clients, if it can be believed.
+    error
+        Why the old model stays, if it does.
+    rejected
+        If there is no aggregation: who had been turned away by then, and why.
+    """
+
+    model: dict[str, Tensor] | None = None
+    aggregation: Aggregation | None = None
+    error: str | None = None
+    rejected: Mapping[ClientId, str] = field(default_factory=dict)
+
+
+def aggregate_safely(
+    rule: Rule, updates: Updates, model: Mapping[str, Tensor], *, least: int = 0
+) -> Outcome:
+    """Aggregate a round and move the model; nothing that a rule does makes this raise.
+
+    Parameters
+    ----------
+    rule
+        Which.
+    updates
+        What clients sent: changes of `model`.
+    model
+        The global model, which is left as it is.
+    least
+        With fewer valid updates the old model stays. The rule's own needs are seen to anyway.
+    """
+    try:
+        if least and rule.has_history:
+            # It must not remember a round that is then skipped for want of finite updates.
+            updates = updates.checked()
+        if len(updates) < least:
+            return Outcome(error=_too_few(len(updates), least), rejected=updates.rejected)
+        aggregation = rule.aggregate(updates)
+        valid = len(aggregation.clients) - len(aggregation.rejected)
+        if valid < least:  # NaN is found only while reading
+            return Outcome(error=_too_few(valid, least), rejected=aggregation.rejected)
+        moved = aggregation.apply(model)
+    except NotEnoughClientsError as error:
+        return Outcome(error=str(error), rejected=error.rejected)
+    except FedimmuneError as error:
+        return Outcome(error=str(error), rejected=updates.rejected)
+    except Exception as error:  # a rule of the user's own may raise anything: the run goes on
+        problem = f"{rule.name}: {type(error).__name__}: {error}"
+        return Outcome(error=problem, rejected=updates.rejected)
+    if not _fits(moved, model):
+        # What such a rule says of clients is worth no more than what it made of their updates.
+        problem = f"{rule.name} gave a model of other shapes or kinds of numbers"
+        return Outcome(error=problem, rejected=aggregation.rejected)
+    if not all(0 <= (one.weight or 0.0) <= LARGEST_SHARE for one in aggregation.clients):
+        problem = f"{rule.name} gave weights that are not shares from 0 to 1"
+        return Outcome(error=problem, rejected=aggregation.rejected)
+    if not all(_is_finite(tensor) for tensor in moved.values()):
+        problem = f"{rule.name} gave a model with values that are not finite"
+        return Outcome(aggregation=aggregation, error=problem)
+    return Outcome(moved, aggregation)
+
+
+def _too_few(valid: int, least: int) -> str:
+    return f"{valid} valid {'reply' if valid == 1 else 'replies'}, fewer than the {least} needed"
+
+
+def _fits(model: Mapping[str, Tensor], pattern: Mapping[str, Tensor]) -> bool:
+    return all(
+        model[name].shape == tensor.shape and model[name].dtype == tensor.dtype
+        for name, tensor in pattern.items()
+    )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if tensor.dtype not in FLOATS:
+        return True
+    # A finite sum proves that all its terms are; one that is not may only be too large.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())

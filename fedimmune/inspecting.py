@@ -13,9 +13,9 @@ from typing import Any
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.explaining import Explanation, explain
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.records import ClientRecord, RoundRecord
+from fedimmune.records import RoundRecord
+from fedimmune.results import ACCUSING, ClientResult, Suspicion
 from fedimmune.runs import RunFolder
-from fedimmune.verdicts import ACCUSING, Suspicion
 
 __all__ = [
     "ClientHistory",
@@ -36,10 +36,10 @@ class ClientHistory:
 
     Parameters
     ----------
-    id
-        The client.
-    attacks
-        Whether it does; None where nobody knows.
+    client
+        Its id.
+    is_attacker
+        Whether it attacks; None if nobody knows.
     counts
         In how many rounds it had which verdict.
     accused
@@ -55,13 +55,13 @@ class ClientHistory:
         the probabilities; None if no kind was ever told.
     """
 
-    id: str
-    attacks: bool | None
+    client: str
+    is_attacker: bool | None
     counts: Mapping[str, int]
     accused: tuple[int, ...]
     weight: float | None
     score: float | None
-    last: ClientRecord
+    last: ClientResult
     suspected_since: int | None
     looks: Suspicion | None
 
@@ -87,14 +87,14 @@ def read_run_folder(path: str | os.PathLike[str]) -> RunFolder:
 
 def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
     """Sum a run up by client, those first that were accused most."""
-    seen: dict[str, list[tuple[int, ClientRecord]]] = {}
+    seen: dict[str, list[tuple[int, ClientResult]]] = {}
     for record in records:
         for client in record.clients:
-            seen.setdefault(client.id, []).append((record.round, client))
+            seen.setdefault(client.client, []).append((record.round, client))
     found = [
         ClientHistory(
-            id=client,
-            attacks=parts[-1][1].attacks,
+            client=client,
+            is_attacker=parts[-1][1].is_attacker,
             counts=Counter(part.verdict for _, part in parts),
             accused=tuple(number for number, part in parts if part.verdict in ACCUSING),
             weight=_mean([part.weight for _, part in parts]),
@@ -130,7 +130,7 @@ def record_of(folder: RunFolder, number: int) -> RoundRecord:
     return records[number - 1]
 
 
-def client_in(record: RoundRecord, client: str) -> ClientRecord:
+def client_in(record: RoundRecord, client: str) -> ClientResult:
     """Find a client by its id as text.
 
     Raises
@@ -139,9 +139,9 @@ def client_in(record: RoundRecord, client: str) -> ClientRecord:
         It took no part; the message says who did.
     """
     for found in record.clients:
-        if found.id == client:
+        if found.client == client:
             return found
-    ids = [found.id for found in record.clients]
+    ids = [found.client for found in record.clients]
     more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
     listed = ", ".join(ids[:_MANY]) + more
     raise ParameterError(

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 
-from fedimmune.verdicts import Suspicion
+from fedimmune.results import OLDER, ClientResult
 
-__all__ = ["ClientData", "ClientRecord", "RoundRecord", "Seconds"]
+__all__ = ["ClientData", "RoundRecord", "Seconds"]
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
+_Client = Annotated[
+    ClientResult,
+    PlainValidator(
+        lambda found: found if isinstance(found, ClientResult) else ClientResult.from_json(found)
+    ),
+    PlainSerializer(ClientResult.to_json),
+]
 
 
 class _Record(BaseModel):
@@ -24,65 +38,24 @@ class ClientData(_Record):
 
     Parameters
     ----------
-    id
-        The client.
-    attacks
-        Whether it does; None where nobody knows.
+    client
+        Its id.
+    is_attacker
+        Whether it attacks; None if nobody knows.
     samples
         How many it has of each class.
     """
 
-    id: str
-    attacks: bool | None = None
+    client: str
+    is_attacker: bool | None = None
     samples: tuple[_Count, ...]
 
-
-class ClientRecord(_Record):
-    """One client's part in a round.
-
-    Parameters
-    ----------
-    id
-        The client.
-    attacks
-        Whether it does; None where nobody knows, as in a real federation.
-    verdict
-        ``trusted``, ``reduced``, ``unused``, ``suspected``, ``rejected``; or ``failed`` where it
-        sent nothing, or ``late`` where it sent something too late.
-    weight
-        Its share of the new model; None where the rule has no weights.
-    score
-        What the rule measured.
-    reason
-        Why it was not used or counts for less, in words.
-    kind, confidence
-        Which attack it looks most like (a name, or ``unknown``), and the probability of that; None
-        where the rule cannot tell.
-    since
-        The round since which it has been suspected.
-    runner_up, runner_up_confidence
-        The likeliest kind besides.
-    """
-
-    id: str
-    attacks: bool | None = None
-    verdict: str
-    weight: float | None = None
-    score: float | None = None
-    reason: str | None = None
-    kind: str | None = None
-    confidence: float | None = None
-    since: int | None = None
-    runner_up: str | None = None
-    runner_up_confidence: float | None = None
-
-    @property
-    def suspicion(self) -> Suspicion | None:
-        """What it looks like; None if the rule cannot tell."""
-        if self.kind is None:
-            return None
-        second = (self.runner_up, self.runner_up_confidence)
-        return Suspicion(self.kind, self.confidence or 0.0, self.since, *second)
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_older(cls, found: Any) -> Any:
+        if isinstance(found, dict) and "id" in found:
+            raise ValueError(OLDER)
+        return found
 
 
 class Seconds(_Record):
@@ -144,7 +117,7 @@ class RoundRecord(_Record):
     attacker_weight: float | None = None
     distance: float | None = None
     robust_mean_norm: float | None = None
-    clients: tuple[ClientRecord, ...] = ()
+    clients: tuple[_Client, ...] = ()
     warnings: tuple[str, ...] = ()
     error: str | None = None
     seconds: Seconds

@@ -12,32 +12,36 @@
       history-N.safetensors    and what the rule remembers after round N, where it remembers
       traces/                  of each round what explains it: see `fedimmune.traces`
 
-A trace is written before its record, and a record is appended before the checkpoint is replaced.
-Whoever goes on keeps as many records as the checkpoint has rounds, so that a run may be killed at
-any moment.
+Every engine ends its rounds with `finish_round`. A trace is written before its record, and a record
+is appended before the checkpoint is replaced. A run that is resumed keeps as many records as the
+checkpoint has rounds, so that it may be killed at any moment.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from fedimmune.aggregation import Outcome
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped, read_described, write_described, write_text_atomically
-from fedimmune.records import ClientData, RoundRecord
+from fedimmune.records import ClientData, RoundRecord, Seconds
+from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules import Rule
-from fedimmune.traces import Traces
+from fedimmune.traces import Traces, trace_of
 from fedimmune.untrusted import MIB, first_problem, read_bytes, read_json, read_toml
+from fedimmune.updates import ClientId, Updates
 
-__all__ = ["Checkpoint", "RunFolder"]
+__all__ = ["Checkpoint", "RunFolder", "finish_round"]
 
 
 _UNFINISHED = re.compile(
@@ -46,7 +50,7 @@ _UNFINISHED = re.compile(
 """Files that were being written when their process ended."""
 
 
-_FORMAT = "fedimmune-checkpoint-1"
+_FORMAT = "fedimmune-checkpoint-2"
 _CARRIED = "carried/"
 """What names of tensors begin with that are not the model's."""
 _MOST_PARTITION, _MOST_ROUNDS = 64 * MIB, 1024 * MIB
@@ -64,9 +68,9 @@ class Checkpoint:
     model
         The global model after it; None at the start.
     fingerprint
-        Of what the run began with, as `RunFolder.save` was told.
+        Of what the run began with.
     carried
-        What clients carry over to the next round, as `RunFolder.save` was told.
+        What clients carry over to the next round, by name.
     """
 
     round: int = 0
@@ -216,43 +220,29 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"cannot write {self._rounds}: {error.strerror}") from error
 
-    def save(
-        self,
-        number: int,
-        model: Mapping[str, Tensor],
-        fingerprint: str,
-        rule: Rule,
-        *,
-        last: bool,
-        carried: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def save(self, done: Checkpoint, rule: Rule, *, last: bool) -> None:
         """Replace the checkpoint, or write the final model after the last round.
 
         Parameters
         ----------
-        number
-            Of the round that is finished.
-        model
-            The global model after it.
-        fingerprint
-            Of what the run began with.
+        done
+            Where the run stands.
         rule
-            Its history is saved too, where it has one.
+            Its history is saved too, if it has one.
         last
             Whether this was the last round.
-        carried
-            What clients carry over to the next round, by name.
         """
+        assert done.model is not None
         if rule.has_history:
-            rule.save(self._history(number))
-        about = {"format": _FORMAT, "round": number, "fingerprint": fingerprint}
+            rule.save(self._history(done.round))
+        about = {"format": _FORMAT, "round": done.round, "fingerprint": done.fingerprint}
         if last:
-            write_described(model, self._model, **about)
+            write_described(done.model, self._model, **about)
             self._checkpoint.unlink(missing_ok=True)
         else:
-            kept = {f"{_CARRIED}{name}": tensor for name, tensor in (carried or {}).items()}
-            write_described({**model, **kept}, self._checkpoint, **about)
-        self._forget_histories_but(number)
+            kept = {f"{_CARRIED}{name}": tensor for name, tensor in done.carried.items()}
+            write_described({**done.model, **kept}, self._checkpoint, **about)
+        self._forget_histories_but(done.round)
 
     def tidy(self) -> None:
         """Remove what a finished run needs no more, and a kill has left."""
@@ -291,6 +281,101 @@ class RunFolder:
             )
         lines = self._rounds.read_bytes().split(b"\n")
         os.truncate(self._rounds, sum(len(line) + 1 for line in lines[:count]))
+
+
+def finish_round(
+    folder: RunFolder | None,
+    rule: Rule,
+    updates: Updates,
+    outcome: Outcome,
+    done: Checkpoint,
+    *,
+    last: bool,
+    seconds: Seconds,
+    metrics: Mapping[str, float | None] | None = None,
+    failed: Mapping[ClientId, str] | None = None,
+    late: Mapping[ClientId, str] | None = None,
+    notes: Mapping[ClientId, str] | None = None,
+    attackers: Collection[ClientId] | None = None,
+    keep: Sequence[str] = (),
+) -> RoundRecord:
+    """End a round: record what became of every client, and write trace, record and checkpoint.
+
+    Parameters
+    ----------
+    folder
+        Where the run is kept; None if nothing is to be written.
+    rule
+        It has aggregated the round.
+    updates
+        What was sent.
+    outcome
+        The result of aggregating it.
+    done
+        Where the run stands now, with the model after the round.
+    last
+        Whether this was the last round.
+    seconds
+        Where the time went.
+    metrics
+        What was measured, by the names that a `RoundRecord` has.
+    failed, late
+        Why others sent nothing, or sent it too late, by client.
+    notes
+        What else there is to say of clients.
+    attackers
+        Who attacks; None if nobody knows.
+    keep
+        Names of layers whose updates are kept in the trace.
+    """
+    answer = outcome.aggregation
+    record = RoundRecord(
+        round=done.round,
+        **(metrics or {}),
+        clients=_clients(updates, outcome, failed or {}, late or {}, notes or {}, attackers),
+        warnings=() if answer is None else answer.warnings,
+        error=outcome.error,
+        seconds=seconds,
+    )
+    if folder is not None:
+        # If the rule could not answer, what it last looked at was of an earlier round.
+        basis = None if answer is None else rule.basis
+        folder.traces.write(trace_of(done.round, updates, basis, keep))
+        folder.append(record)
+        folder.save(done, rule, last=last)
+    return record
+
+
+def _clients(
+    updates: Updates,
+    outcome: Outcome,
+    failed: Mapping[ClientId, str],
+    late: Mapping[ClientId, str],
+    notes: Mapping[ClientId, str],
+    attackers: Collection[ClientId] | None,
+) -> tuple[ClientResult, ...]:
+    """Return what became of each client, once, in the order of their ids."""
+    answer = outcome.aggregation
+    skipped = dict.fromkeys(updates.clients, "the round was not aggregated")
+    found = list(() if answer is None else answer.clients)
+    for verdict, reasons in (
+        (Verdict.REJECTED, outcome.rejected),
+        (Verdict.UNUSED, skipped),
+        (Verdict.FAILED, failed),
+        (Verdict.LATE, late),
+    ):
+        found += [ClientResult(client, verdict, reason=why) for client, why in reasons.items()]
+    first = {one.client: one for one in reversed(found)}
+    return tuple(
+        replace(
+            one,
+            client=str(client),
+            score=one.score if one.score is not None and math.isfinite(one.score) else None,
+            reason="; ".join(said for said in (one.reason, notes.get(client)) if said),
+            is_attacker=None if attackers is None else client in attackers,
+        )
+        for client, one in sorted(first.items())
+    )
 
 
 def _holds(path: Path, text: str) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedimmune import Updates, create, names
 from fedimmune.errors import ParameterError
-from fedimmune.verdicts import Verdict
+from fedimmune.results import Verdict
 from tests.rounds import rule_for
 
 State = dict[str, Tensor]
@@ -106,7 +106,7 @@ def test_who_writes_anything_into_buffers_is_set_aside(name: str, buffers: str) 
     rule = rule_for(name, range(8), layers=TRAINED, buffers=buffers)
     answer = rule.aggregate(Updates.from_models(models, base))
     assert not answer.rejected
-    suspects = {j.client: j for j in answer.judgements if "buffer" in j.reason}
+    suspects = {j.client: j for j in answer.clients if "buffer" in j.reason}
     assert set(suspects) == {2, 5}
     for suspect in suspects.values():
         assert suspect.verdict is Verdict.SUSPECTED
@@ -131,9 +131,9 @@ def test_a_buffer_that_all_agree_on_may_differ_by_rounding() -> None:
         state["1.running_var"] = base["1.running_var"].clone()
     models[1]["1.running_mean"] *= 1 + 1e-6
     answer = create("krum").aggregate(Updates.from_models(models, base))
-    assert all(j.verdict is not Verdict.SUSPECTED for j in answer.judgements)
+    assert all(j.verdict is not Verdict.SUSPECTED for j in answer.clients)
     models[1]["1.running_mean"] += 5
-    accused = create("krum").aggregate(Updates.from_models(models, base)).judgements[-1]
+    accused = create("krum").aggregate(Updates.from_models(models, base)).clients[-1]
     assert (accused.client, accused.verdict) == (1, Verdict.SUSPECTED)
     assert accused.reason.endswith("who agree")
 
@@ -144,10 +144,10 @@ def test_nobody_can_have_a_round_skipped_by_odd_buffers() -> None:
     rule = create("krum", attackers=2)
     assert rule.clients_needed == 7
     answer = rule.aggregate(Updates.from_models(models, base))
-    accused = {j.client: j for j in answer.judgements if j.verdict is Verdict.SUSPECTED}
+    accused = {j.client: j for j in answer.clients if j.verdict is Verdict.SUSPECTED}
     assert set(accused) == {2}
     assert "buffer" in accused[2].reason
-    assert len(answer.judgements) == 7
+    assert len(answer.clients) == 7
     assert answer.apply(base)["1.running_mean"].abs().max() < 10
 
 

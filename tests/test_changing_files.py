@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedimmune import names
 from fedimmune.on_disk import aggregate_files
-from fedimmune.verdicts import Verdict
+from fedimmune.results import Verdict
 from tests.rounds import rule_for
 
 LAYERS = ("fc.weight", "fc.bias")

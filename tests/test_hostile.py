@@ -174,8 +174,8 @@ def test_odd_values_in_a_recording(tmp_path: Path, refused: Any, change: Change)
         ("rounds.jsonl", '{"round": 1, "seconds": {"training": Infinity}}\n'),
         ("rounds.jsonl", '{"round": 1, "round": 1}\n'),
         ("partition.json", DEEP),
-        ("partition.json", '[{"id": 1, "samples": [-1]}]'),
-        ("partition.json", f'[{{"id": 1, "samples": [{10**40}]}}]'),
+        ("partition.json", '[{"client": 1, "samples": [-1]}]'),
+        ("partition.json", f'[{{"client": 1, "samples": [{10**40}]}}]'),
     ],
 )
 @pytest.mark.parametrize("command", ["report", "inspect"])
@@ -448,7 +448,7 @@ def test_escapes_and_markup_in_a_run_are_shown_escaped(
     evil = f"[/]{ESCAPES}"
     folder = make_run(tmp_path / "run", names={0: evil}, reason=evil, error=evil)
     records = RunFolder(folder).records()
-    assert records[0].clients[0].id == evil
+    assert records[0].clients[0].client == evil
     for words in ([], ["--round", "2"], ["--client", evil]):
         monkeypatch.setattr(sys, "argv", ["fedimmune", "inspect", str(folder), *words])
         with pytest.raises(SystemExit) as stop:

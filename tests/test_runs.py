@@ -19,11 +19,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fedimmune import RoundRecord, RunFolder, Scenario, simulate
+from fedimmune import RoundRecord, RunFolder, Scenario, Updates, create, simulate
+from fedimmune.aggregation import aggregate_safely
 from fedimmune.errors import InputError
 from fedimmune.federation import run_folder, workbench
 from fedimmune.federation.client import train_client
-from fedimmune.records import ClientRecord, Seconds
+from fedimmune.records import Seconds
+from fedimmune.results import ClientResult, Suspicion, Verdict
+from fedimmune.runs import Checkpoint, finish_round
 from tests.federation.own_task import Blobs
 from tests.federation.processes import (
     alive,
@@ -189,12 +192,22 @@ records_of_rounds = st.builds(
     error=st.none() | st.text(),
     clients=st.lists(
         st.builds(
-            ClientRecord,
-            id=st.integers(0, 9) | st.text(),
-            attacks=st.none() | st.booleans(),
-            verdict=st.sampled_from(["trusted", "failed"]),
-            weight=st.none() | floats,
-            reason=st.none() | st.text(),
+            ClientResult,
+            client=st.text(),
+            verdict=st.sampled_from(Verdict),
+            weight=st.none() | st.floats(0, 1),
+            score=st.none() | floats,
+            reason=st.text(),
+            suspicion=st.none()
+            | st.builds(
+                Suspicion,
+                kind=st.text(),
+                confidence=st.floats(0, 1),
+                since=st.none() | st.integers(1, 2**53),
+                runner_up=st.none() | st.text(),
+                runner_up_confidence=st.none() | st.floats(0, 1),
+            ),
+            is_attacker=st.none() | st.booleans(),
         ),
         max_size=3,
     ).map(tuple),
@@ -209,6 +222,79 @@ def test_records_are_written_and_read_without_loss(record: RoundRecord) -> None:
         folder.append(record)
         assert folder.records() == [record]
         assert (folder.path / "rounds.jsonl").read_bytes().count(b"\n") == 1
+
+
+# -------------------------------------------------------------------- the end of a round
+
+NO_TIME = Seconds(training=0, aggregating=0, testing=0)
+few = st.sets(st.integers(0, 12))
+
+
+@given(
+    values=st.dictionaries(
+        st.integers(0, 12), st.sampled_from([0.0, 1.0, -3.0, float("nan")]), max_size=7
+    ),
+    failed=few,
+    late=few,
+    noted=few,
+    attackers=st.none() | few,
+    least=st.integers(0, 4),
+)
+def test_a_round_ends_with_everybody_once_in_order(
+    values: dict[int, float],
+    failed: set[int],
+    late: set[int],
+    noted: set[int],
+    attackers: set[int] | None,
+    least: int,
+) -> None:
+    model = {"w": torch.zeros(3)}
+    updates = Updates.from_models({c: {"w": torch.full((3,), v)} for c, v in values.items()}, model)
+    rule = create("geometric-median")
+    outcome = aggregate_safely(rule, updates, model, least=least)
+    record = finish_round(
+        None,
+        rule,
+        updates,
+        outcome,
+        Checkpoint(5, model),
+        last=False,
+        seconds=NO_TIME,
+        metrics={"accuracy": 0.5},
+        failed=dict.fromkeys(failed, "broke"),
+        late=dict.fromkeys(late, "slow"),
+        notes=dict.fromkeys(noted, "sent two"),
+        attackers=attackers,
+    )
+    assert (record.round, record.accuracy, record.error) == (5, 0.5, outcome.error)
+    everybody = sorted(values.keys() | failed | late)
+    assert [one.client for one in record.clients] == [str(client) for client in everybody]
+    for client, one in zip(everybody, record.clients, strict=True):
+        assert one.is_attacker is (None if attackers is None else client in attackers)
+        assert one.reason.endswith("sent two") == (client in noted)
+        if client not in values:
+            assert one.verdict == ("failed" if client in failed else "late")
+        elif values[client] != values[client]:
+            unread = {"unused"} if len(values) < least else set()
+            assert one.verdict in {"rejected"} | unread
+        elif outcome.model is None:
+            assert one.verdict == "unused"
+        else:
+            assert outcome.aggregation is not None
+            assert outcome.aggregation.weights is not None
+            assert one.verdict in {"trusted", "reduced", "suspected"}
+            assert one.weight == outcome.aggregation.weights[client]
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "partition.json"])
+def test_a_folder_of_the_older_format_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    folder = run_folder(PLAIN, tmp_path)
+    run(PLAIN, tmp_path)
+    text = (folder.path / name).read_text()
+    older = text.replace('"client":', '"id":').replace('"is_attacker":', '"attacks":')
+    (folder.path / name).write_text(older)
+    with pytest.raises(InputError, match=f"{name}.*of an older format"):
+        folder.records() if name == "rounds.jsonl" else folder.partition()
 
 
 # -------------------------------------------------------------------- killed at any moment

@@ -87,7 +87,7 @@ def test_the_learned_rules_weights_follow_from_the_trace(
         assert trace.layers == tuple(LAYERS)
         assert trace.grams.shape == (2, 6, 6), "the server's own update is the last row"
         weights, scores = loaded.weigh(trace.grams, trace.evidence)
-        found = {client.id: client for client in record.clients}
+        found = {client.client: client for client in record.clients}
         assert weights.tolist() == [found[client].weight for client in trace.clients]
         assert scores.tolist() == [found[client].score for client in trace.clients]
         held.append(float(trace.evidence.abs().sum()))
@@ -143,7 +143,7 @@ def test_a_client_whose_values_are_not_finite_is_kept_and_not_measured(tmp_path:
         rule={"name": "adaptive", **needs_of("adaptive", LAYERS)},
     )
     trace = run(broken, tmp_path, keep=["fc.bias"]).read(1)
-    verdicts = {c.id: c.verdict for c in run_folder(broken, tmp_path).records()[0].clients}
+    verdicts = {c.client: c.verdict for c in run_folder(broken, tmp_path).records()[0].clients}
     rejected = {client for client, verdict in verdicts.items() if verdict == "rejected"}
     assert rejected
     assert set(trace.clients) == set(verdicts) - rejected

@@ -61,7 +61,7 @@ def test_the_same_id_twice_counts_once() -> None:
     assert answer.update.tolist() == [0.5, 0.5, 0]
     assert dict(answer.rejected) == {"a": "its id is there twice; only the first is counted"}
     assert answer.verdicts == {"a": Verdict.TRUSTED, "b": Verdict.TRUSTED}
-    assert len(answer.judgements) == 3
+    assert len(answer.clients) == 3
 
 
 @pytest.mark.parametrize("ids", [[7, 8, 9], [("a", 1), ("b", 2), ("c", 3)], ["x", 5, None]])

@@ -124,9 +124,9 @@ def compared(runs: Mapping[str, Run]) -> str:
     lines += ["", "By adaptive:"]
     run = runs["adaptive"]
     for node in run.clients:
-        seen = [each for record in run.records for each in record.clients if each.id == node]
+        seen = [each for record in run.records for each in record.clients if each.client == node]
         accused = [each for each in seen if each.verdict == "suspected"]
-        kinds = Counter(each.kind for each in accused if each.kind is not None)
+        kinds = Counter(each.suspicion.kind for each in accused if each.suspicion)
         of_what = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
         who = "attacker" if node in run.attackers else "honest"
         lines.append(

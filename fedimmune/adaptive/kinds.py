@@ -19,7 +19,7 @@ from fedimmune.adaptive.forms import Form, with_tensors
 from fedimmune.adaptive.inventing import invent
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
-from fedimmune.verdicts import UNKNOWN
+from fedimmune.results import UNKNOWN
 
 __all__ = ["Kinds", "learn_kinds"]
 

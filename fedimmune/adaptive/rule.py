@@ -16,9 +16,9 @@ from fedimmune.checks import flag, number
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import measure
 from fedimmune.layers import Kind, Layer
+from fedimmune.results import UNKNOWN, Suspicion
 from fedimmune.rules.base import Basis, Common, Weighing, WeightRule
 from fedimmune.updates import ANCHOR, ClientId, NonFiniteError, Updates
-from fedimmune.verdicts import UNKNOWN, Suspicion
 
 __all__ = ["Adaptive"]
 

@@ -21,12 +21,13 @@ from rich.text import Text
 from fedimmune.cli.terminal import progress, say
 from fedimmune.federation import Observer
 from fedimmune.inspecting import histories_of
-from fedimmune.verdicts import UNKNOWN
+from fedimmune.results import UNKNOWN
 
 if TYPE_CHECKING:
     from fedimmune.federation import Scenario
     from fedimmune.federation.federation import Federation
-    from fedimmune.records import ClientRecord, RoundRecord
+    from fedimmune.records import RoundRecord
+    from fedimmune.results import ClientResult
     from fedimmune.runs import RunFolder
 
 __all__ = ["Display"]
@@ -102,7 +103,7 @@ class Display(Observer):
     def show(self, record: RoundRecord) -> None:
         """Show a finished round."""
         self._records.append(record)
-        self._attackers |= {client.id for client in record.clients if client.attacks}
+        self._attackers |= {client.client for client in record.clients if client.is_attacker}
         self._weighs |= any(client.weight is not None for client in record.clients)
         if len(self._records) == 1 and not self._silent:
             self._heading()
@@ -203,7 +204,7 @@ def _suspects_in_words(records: Sequence[RoundRecord]) -> list[str]:
     for one in histories_of(records):
         if one.looks is None or 2 * one.counts["suspected"] <= one.rounds:
             continue
-        suspects.setdefault(one.looks.kind, []).append(one.id)
+        suspects.setdefault(one.looks.kind, []).append(one.client)
         sure.setdefault(one.looks.kind, []).append(one.looks.confidence)
     return [
         f"Suspected in most rounds, looking {_alike(kind, fmean(sure[kind]))}: "
@@ -229,17 +230,17 @@ def _counted(count: int, noun: str) -> str:
 def _strip(record: RoundRecord, clients: int) -> Text:
     """One cell a client, as high as its weight, blank where it took no part; attackers in red."""
     largest = max(((client.weight or 0) for client in record.clients), default=0) or 1
-    present = {client.id: client for client in record.clients}
+    present = {client.client: client for client in record.clients}
     strip = Text()
     for number in map(str, range(clients)):
         strip.append_text(_cell(present[number], largest) if number in present else Text("  "))
     return strip
 
 
-def _cell(client: ClientRecord, largest: float) -> Text:
+def _cell(client: ClientResult, largest: float) -> Text:
     if client.weight is None:
         return Text(_VERDICT_MARKS.get(client.verdict, " ") + " ", "bold yellow")
     if client.weight == 0:
-        return Text("· ", "dim red" if client.attacks else "dim")
+        return Text("· ", "dim red" if client.is_attacker else "dim")
     level = _LEVELS[min(7, int(8 * client.weight / largest))]
-    return Text(level + " ", "red" if client.attacks else "green")
+    return Text(level + " ", "red" if client.is_attacker else "green")

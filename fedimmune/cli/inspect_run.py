@@ -23,10 +23,8 @@ from fedimmune.inspecting import (
     read_run_folder,
     record_of,
 )
-from fedimmune.notices import notice_of_record
-from fedimmune.records import ClientRecord
+from fedimmune.results import ClientResult, Suspicion
 from fedimmune.runs import RunFolder
-from fedimmune.verdicts import Suspicion
 
 __all__ = ["look"]
 
@@ -57,7 +55,7 @@ def _overview(folder: RunFolder) -> Shown:
     if not records:
         raise InputError(f"no round of {folder.path} is finished yet: there is nothing to see")
     found = histories_of(records)
-    knows = any(one.attacks is not None for one in found)
+    knows = any(one.is_attacker is not None for one in found)
     has_kinds = any(one.looks is not None for one in found)
     table = Table(title=f"{folder.path.name}: {len(records)} rounds", title_justify="left")
     headings = ["client", *(["attacks"] if knows else []), "rounds", "accused in"]
@@ -67,8 +65,8 @@ def _overview(folder: RunFolder) -> Shown:
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for one in found:
         table.add_row(
-            Text(one.id),
-            *([_attacks(one.attacks)] if knows else []),
+            Text(one.client),
+            *([_attacks(one.is_attacker)] if knows else []),
             str(one.rounds),
             str(len(one.accused)),
             share(one.weight),
@@ -94,7 +92,7 @@ def _round(folder: RunFolder, number: int) -> Shown:
     record = record_of(folder, number)
     table = _verdicts(f"Round {number} of {folder.path.name}", "client", record.clients)
     for one in record.clients:
-        table.add_row(Text(one.id), *_cells(one, record.clients))
+        table.add_row(Text(one.client), *_cells(one, record.clients))
     parts: list[RenderableType] = [table]
     parts += [Text(f"warning: {warning}", "yellow") for warning in record.warnings]
     if record.error:
@@ -107,7 +105,7 @@ def _client(folder: RunFolder, client: str) -> Shown:
         (record.round, one)
         for record in folder.records()
         for one in record.clients
-        if one.id == client
+        if one.client == client
     ]
     if not took_part:
         raise ParameterError(f"no finished round of {folder.path} has a client {client}")
@@ -115,14 +113,14 @@ def _client(folder: RunFolder, client: str) -> Shown:
     table = _verdicts(f"Client {client} in {folder.path.name}", "round", all_of_it)
     for number, one in took_part:
         table.add_row(str(number), *_cells(one, all_of_it))
-    rounds = [{"round": number, **one.model_dump(mode="json")} for number, one in took_part]
+    rounds = [{"round": number, **one.to_json()} for number, one in took_part]
     return Shown({"run": str(folder.path), "client": client, "rounds": rounds}, [table])
 
 
-def _verdicts(title: str, first: str, clients: Sequence[ClientRecord]) -> Table:
+def _verdicts(title: str, first: str, clients: Sequence[ClientResult]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(first, overflow="fold")
-    if any(one.attacks is not None for one in clients):
+    if any(one.is_attacker is not None for one in clients):
         table.add_column("attacks")
     table.add_column("weight", justify="right")
     table.add_column("score", justify="right")
@@ -132,20 +130,20 @@ def _verdicts(title: str, first: str, clients: Sequence[ClientRecord]) -> Table:
     return table
 
 
-def _cells(one: ClientRecord, clients: Sequence[ClientRecord]) -> list[Text | str]:
-    knows = any(other.attacks is not None for other in clients)
+def _cells(one: ClientResult, clients: Sequence[ClientResult]) -> list[Text | str]:
+    knows = any(other.is_attacker is not None for other in clients)
     return [
-        *([_attacks(one.attacks)] if knows else []),
+        *([_attacks(one.is_attacker)] if knows else []),
         share(one.weight),
         _number(one.score),
         Text(one.verdict, _STYLES.get(one.verdict, "")),
-        *([_looks(one.suspicion), Text(str(one.since or "–"))] if _has_kinds(clients) else []),
-        Text(one.reason or ""),
+        *([_looks(one.suspicion), _since(one.suspicion)] if _has_kinds(clients) else []),
+        Text(one.reason),
     ]
 
 
-def _has_kinds(clients: Sequence[ClientRecord]) -> bool:
-    return any(one.kind is not None for one in clients)
+def _has_kinds(clients: Sequence[ClientResult]) -> bool:
+    return any(one.suspicion is not None for one in clients)
 
 
 def _looks(suspicion: Suspicion | None) -> Text:
@@ -158,8 +156,13 @@ def _looks(suspicion: Suspicion | None) -> Text:
     return Text(", ".join(f"{kind} {probability:.0%}" for kind, probability in found))
 
 
+def _since(suspicion: Suspicion | None) -> Text:
+    since = None if suspicion is None else suspicion.since
+    return Text("–" if since is None else str(since))
+
+
 def _history_facts(one: ClientHistory) -> dict[str, Any]:
-    last = one.last.model_dump(mode="json")
+    last = one.last.to_json()
     return {**asdict(one), "rounds": one.rounds, "counts": dict(one.counts), "last": last}
 
 
@@ -169,12 +172,12 @@ def _history_facts(one: ClientHistory) -> dict[str, Any]:
 def _explanation(folder: RunFolder, number: int, client: str, defence: Path | None) -> Shown:
     found = explain_client(folder, number, client, defence=defence)
     one = client_in(record_of(folder, number), client)
-    notice = notice_of_record(one, rule="adaptive")
+    notice = one.notice("adaptive")
     facts = {
         "run": str(folder.path),
         "round": number,
-        "client": one.model_dump(mode="json"),
-        "notice": notice.to_json(),
+        "client": one.to_json(),
+        "notice": notice,
         "explanation": None
         if found is None
         else {
@@ -182,14 +185,17 @@ def _explanation(folder: RunFolder, number: int, client: str, defence: Path | No
             "is_memory_alone": found.is_memory_alone,
         },
     }
-    knows = {True: " It does attack.", False: " It is honest.", None: ""}[one.attacks]
-    said = f"Client {one.id} in round {number}: {one.verdict}"
+    knows = {True: " It does attack.", False: " It is honest.", None: ""}[one.is_attacker]
+    said = f"Client {one.client} in round {number}: {one.verdict}"
     if found is None:
         return Shown(facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"])
     said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
-    since = "" if one.since is None else f"; suspected since round {one.since}"
-    also = "" if one.suspicion is None else f" It {one.suspicion}{since}."
-    told = f"What it is to be told: {notice.text}"
+    also = ""
+    if one.suspicion is not None:
+        began = one.suspicion.since
+        since = "" if began is None else f"; suspected since round {began}"
+        also = f" It {one.suspicion}{since}."
+    told = f"What it is to be told: {notice}"
     return Shown(
         facts,
         [f"{said}{also}{knows}", *_memory(found), _compared(found), told, _blames(found)],

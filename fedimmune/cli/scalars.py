@@ -51,7 +51,7 @@ def _write(writer: object, record: RoundRecord) -> None:
     add = writer.add_scalar  # type: ignore[attr-defined]
     found = {name: getattr(record, name) for name in _PLAIN}
     found |= {f"detection/{name}": getattr(record, name) for name in _DETECTION}
-    found |= {f"weight/{client.id}": client.weight for client in record.clients}
+    found |= {f"weight/{client.client}": client.weight for client in record.clients}
     found |= {f"seconds/{name}": value for name, value in record.seconds}
     for tag, value in found.items():
         if value is not None:

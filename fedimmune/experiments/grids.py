@@ -202,7 +202,7 @@ def _measured(about: Row, part: Played, store: Store) -> Row:
     records = part.records(store)
     last = records[-1]
     weights = [each.attacker_weight for each in records if each.attacker_weight is not None]
-    honest = [c.verdict for each in records for c in each.clients if not c.attacks]
+    honest = [c.verdict for each in records for c in each.clients if not c.is_attacker]
     weighed = any(c.weight is not None for c in last.clients)
     return replace(
         about,

@@ -181,8 +181,8 @@ class Federation:
         labels, classes = self.data.clients.labels, self.data.classes
         return tuple(
             ClientData(
-                id=str(client),
-                attacks=client in self.attackers,
+                client=str(client),
+                is_attacker=client in self.attackers,
                 samples=tuple(labels[part].bincount(minlength=classes).tolist()),
             )
             for client, part in enumerate(self.parts)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Set
-from typing import Any
 
 from torch import Tensor
 
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import NotEnoughClientsError
-from fedimmune.federation.federation import Sent
 from fedimmune.layers import Kind
-from fedimmune.records import ClientRecord
+from fedimmune.results import ACCUSING
 from fedimmune.rules import create
 from fedimmune.updates import ClientId, Updates
-from fedimmune.verdicts import ACCUSING, Verdict, fields_of
 
-__all__ = ["auroc", "client_records", "detections", "distances"]
+__all__ = ["auroc", "detections", "distances"]
 
 
 def distances(
@@ -73,50 +70,6 @@ def auroc(weights: Mapping[ClientId, float], attackers: Collection[ClientId]) ->
         return None
     wins = sum((a < h) + 0.5 * (a == h) for a in low for h in high)
     return wins / (len(low) * len(high))
-
-
-def client_records(
-    sent: Sent,
-    attackers: Collection[ClientId],
-    aggregation: Aggregation | None,
-    rejected: Mapping[Any, str],
-) -> tuple[ClientRecord, ...]:
-    """Write down what came of each client.
-
-    Parameters
-    ----------
-    sent
-        What they sent.
-    attackers
-        Who attacks.
-    aggregation
-        What the rule made of it; None where it failed.
-    rejected
-        Where it failed: who had been turned away by then, and why.
-    """
-    records = {
-        client: ClientRecord(id=str(client), verdict="failed", reason=reason)
-        for client, reason in sent.failed.items()
-    }
-    if aggregation is None:
-        for client in sent.updates.clients:
-            verdict = Verdict.REJECTED if client in rejected else Verdict.UNUSED
-            reason = rejected.get(client, "the round was not aggregated")
-            records[client] = ClientRecord(id=str(client), verdict=verdict, reason=reason)
-    else:
-        for j in aggregation.judgements:
-            records[j.client] = ClientRecord(
-                id=str(j.client),
-                verdict=j.verdict,
-                weight=j.weight,
-                score=_finite(j.score),
-                reason=j.reason or None,
-                **fields_of(j.suspicion),
-            )
-    return tuple(
-        records[client].model_copy(update={"attacks": client in attackers})
-        for client in sorted(records)
-    )
 
 
 def _attacker_weight(

@@ -10,18 +10,17 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from fedimmune.aggregation import Outcome, aggregate_safely
 from fedimmune.checks import whole
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation, Sent
-from fedimmune.federation.measuring import client_records, detections, distances
+from fedimmune.federation.measuring import detections, distances
 from fedimmune.federation.scenario import Scenario
-from fedimmune.guarded import Outcome, aggregate
 from fedimmune.records import RoundRecord, Seconds
 from fedimmune.rules import Rule
-from fedimmune.runs import Checkpoint, RunFolder
+from fedimmune.runs import Checkpoint, RunFolder, finish_round
 from fedimmune.tasks import data_folder, load_data
 from fedimmune.threads import computing_with
-from fedimmune.traces import Trace, trace_of
 
 __all__ = ["Observer", "Rounds", "run_folder", "simulate"]
 
@@ -165,13 +164,7 @@ def _rounds(
             yield from folder.records()
         for number in range(checkpoint.round + 1, scenario.rounds + 1):
             with computing_with(1):
-                record, trace = _play(federation, rule, number, keep, observer)
-                if folder is not None:
-                    folder.traces.write(trace)
-                    folder.append(record)
-                    model, last = federation.global_model, number == scenario.rounds
-                    carried = federation.carried
-                    folder.save(number, model, fingerprint, rule, last=last, carried=carried)
+                record = _play(federation, rule, number, folder, fingerprint, keep, observer)
             yield record
 
 
@@ -221,8 +214,14 @@ def _check_kept(keep: Sequence[str], layers: Sequence[str]) -> None:
 
 
 def _play(
-    federation: Federation, rule: Rule, number: int, keep: Sequence[str], observer: Observer
-) -> tuple[RoundRecord, Trace]:
+    federation: Federation,
+    rule: Rule,
+    number: int,
+    folder: RunFolder | None,
+    fingerprint: str,
+    keep: Sequence[str],
+    observer: Observer,
+) -> RoundRecord:
     watch = _Watch()
     with watch("training"):
         sent = federation.train(
@@ -237,32 +236,36 @@ def _play(
         measured = {
             **distances(sent.updates, attackers, aggregation),
             **detections(attackers, aggregation),
-            "clients": client_records(sent, attackers, aggregation, outcome.rejected),
         }
     with watch("testing"):
         counts = federation.test(lambda *done: observer.progress("testing", *done))
-    # Where the rule could not answer, what it last looked at was of an earlier round.
-    basis = None if aggregation is None else rule.basis
-    record = RoundRecord(
-        round=number,
-        accuracy=counts.accuracy,
-        loss=counts.mean_loss,
-        asr=counts.asr,
-        asr_others=counts.asr_others,
-        accuracy_without_success=counts.accuracy_without_success,
-        **measured,
-        warnings=() if aggregation is None else aggregation.warnings,
-        error=outcome.error,
+    tested = {
+        "accuracy": counts.accuracy,
+        "loss": counts.mean_loss,
+        "asr": counts.asr,
+        "asr_others": counts.asr_others,
+        "accuracy_without_success": counts.accuracy_without_success,
+    }
+    return finish_round(
+        folder,
+        rule,
+        sent.updates,
+        outcome,
+        Checkpoint(number, federation.global_model, fingerprint, federation.carried),
+        last=number == federation.scenario.rounds,
         seconds=Seconds(**watch.seconds),
+        metrics=tested | measured,
+        failed=sent.failed,
+        attackers=attackers,
+        keep=keep,
     )
-    return record, trace_of(number, sent.updates, basis, keep)
 
 
 def _aggregate(federation: Federation, rule: Rule, sent: Sent) -> Outcome:
     """Aggregate and move the global model, or say why it stays where it is."""
     if sent.without_anchor is not None:
         return Outcome(error=sent.without_anchor, rejected=sent.updates.rejected)
-    outcome = aggregate(rule, sent.updates, federation.global_model)
+    outcome = aggregate_safely(rule, sent.updates, federation.global_model)
     if outcome.model is not None:
         federation.move(outcome.model)
     return outcome

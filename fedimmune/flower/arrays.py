@@ -37,7 +37,7 @@ def values_of(array: Array) -> NDArray[Any]:
         The bytes are no such array, or not the one that is said to be in them.
     """
     if array.stype != _NUMPY:
-        raise InputError(f"is serialised as {shown(array.stype)}, expected {_NUMPY!r}")
+        raise InputError(f"is serialized as {shown(array.stype)}, expected {_NUMPY!r}")
     if not isinstance(array.data, bytes):
         raise InputError(f"has no bytes but {type(array.data).__name__}")
     shape, is_fortran, dtype, begin = _header(array.data)
@@ -60,7 +60,7 @@ def values_of(array: Array) -> NDArray[Any]:
 
 
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Give what a ``.npy`` header says, and where it ends."""
+    """Return what a ``.npy`` header says, and where it ends."""
     stream = BytesIO(data)  # shares the bytes
     try:
         version = npy.read_magic(stream)

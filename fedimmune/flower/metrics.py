@@ -12,20 +12,29 @@ from typing import Any
 from flwr.app import Message, MetricRecord, RecordDict
 
 from fedimmune.errors import InputError
-from fedimmune.flower.contents import check_metrics
-from fedimmune.flower.outcomes import FAILED, LATE
+from fedimmune.layers import shown
 from fedimmune.records import RoundRecord
-from fedimmune.verdicts import ACCUSING, Verdict
+from fedimmune.results import ACCUSING, Verdict
 
-__all__ = ["MetricsFunction", "figures_of", "median_metrics", "sum_up"]
+__all__ = [
+    "MetricsFunction",
+    "check_metrics",
+    "figures_of",
+    "heard",
+    "median_metrics",
+    "odd_metrics",
+    "sum_up",
+]
 
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 _log = logging.getLogger("flwr")
+_MOST = 10_000
+"""Numbers in the metrics of one reply, lists counted by their length. Training loops send tens."""
 
 
 def median_metrics(contents: Sequence[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """Give the median of each metric over clients, single values and lists alike.
+    """Return the median of each metric over clients, of single values and lists alike.
 
     Flower's own default is a mean weighted by the sample counts that clients claim, which one of
     them can set to anything. Values that are not finite, and lists of another length than most
@@ -59,86 +68,93 @@ def _middle(values: Iterable[Any]) -> float | list[float] | None:
 def _is_finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
-    except (TypeError, OverflowError):  # no number, or a whole one that no float can hold
+    except (TypeError, OverflowError):  # not a number, or an integer that no float can hold
         return False
 
 
-def figures_of(
-    record: RoundRecord,
-    contents: Mapping[Any, RecordDict],
-    function: MetricsFunction,
-    weighted_by_key: str,
-) -> MetricRecord:
-    """Give a round in figures: what its clients measured, and what came of them.
+def check_metrics(content: RecordDict) -> None:
+    """Refuse a reply with more metrics than are read."""
+    records = content.metric_records
+    count = len(records) + sum(
+        max(1, len(value)) if isinstance(value, list) else 1
+        for record in records.values()
+        for value in record.values()
+    )
+    if count > _MOST:
+        raise InputError(f"sent {count} metrics, of which at most {_MOST} are read")
 
-    Parameters
-    ----------
-    record
-        Of the round.
-    contents
-        Replies by node id; those of suspects and of rejected clients are left out.
-    function, weighted_by_key
-        What sums clients' metrics up.
+
+def odd_metrics(contents: Mapping[int, RecordDict]) -> dict[int, str]:
+    """Name who sent other metrics than more than half did; without such a half, nobody.
+
+    The majority decides, not whoever comes first: one odd client must not have all others rejected.
     """
-    unheard = _accused(record)
-    used = [contents[node] for node in sorted(contents) if str(node) not in unheard]
-    metrics = _safely(function, used, weighted_by_key)
+    names = {
+        node: tuple(sorted(name for record in content.metric_records.values() for name in record))
+        for node, content in contents.items()
+    }
+    usual, count = Counter(names.values()).most_common(1)[0] if names else ((), 0)
+    if 2 * count <= len(names):
+        return {}
+    return {node: _difference(own, usual) for node, own in names.items() if own != usual}
+
+
+def _difference(own: Sequence[str], usual: Sequence[str]) -> str:
+    extra = list((Counter(own) - Counter(usual)).elements())
+    if extra:
+        return f"sent a metric that the others did not: {shown(extra[0])}"
+    missing = list((Counter(usual) - Counter(own)).elements())
+    return f"lacks the metric {shown(missing[0])}, which the others sent"
+
+
+def figures_of(record: RoundRecord) -> dict[str, float]:
+    """Return a round in figures: how many clients had which verdict, and so on."""
     counts = Counter(client.verdict for client in record.clients)
-    for verdict in (*Verdict, FAILED, LATE):
-        metrics[f"fedimmune-{verdict}"] = counts[verdict]
-    metrics["fedimmune-skipped"] = int(record.error is not None)
-    metrics["fedimmune-seconds"] = record.seconds.aggregating
+    found: dict[str, float] = {f"fedimmune-{verdict}": counts[verdict] for verdict in Verdict}
+    found["fedimmune-skipped"] = int(record.error is not None)
+    found["fedimmune-seconds"] = record.seconds.aggregating
     weights = [client.weight for client in record.clients if client.weight is not None]
     if weights:
-        metrics["fedimmune-largest-weight"] = max(weights)
-    return metrics
+        found["fedimmune-largest-weight"] = max(weights)
+    return found
 
 
-def sum_up(
-    replies: Iterable[Message],
-    last: RoundRecord | None,
-    function: MetricsFunction,
-    weighted_by_key: str,
-) -> MetricRecord | None:
-    """Sum up what clients measured when they tested the model, each of them once.
-
-    Parameters
-    ----------
-    replies
-        Of the clients.
-    last
-        Of the round that made the model: those whom it suspects or rejects are not heard.
-    function, weighted_by_key
-        What sums clients' metrics up.
-    """
-    unheard = set() if last is None else _accused(last)
+def heard(replies: Iterable[Message]) -> dict[int, RecordDict]:
+    """Return the contents of clients' replies by node id: one of each client's, not too long."""
     contents: dict[int, RecordDict] = {}
     for reply in replies:
         if isinstance(reply, Message) and reply.has_content():
             contents.setdefault(reply.metadata.src_node_id, reply.content)
-    for node, content in sorted(contents.items()):
+    for node, content in list(contents.items()):
         try:
             check_metrics(content)
         except InputError as error:
             _log.warning("metrics of node %d are not heard: it %s", node, error)
             del contents[node]
-    contents = {node: each for node, each in contents.items() if str(node) not in unheard}
-    return _safely(function, contents.values(), weighted_by_key) if contents else None
+    return contents
 
 
-def _accused(record: RoundRecord) -> set[str]:
-    return {client.id for client in record.clients if client.verdict in ACCUSING}
+def sum_up(
+    contents: Mapping[int, RecordDict],
+    record: RoundRecord | None,
+    function: MetricsFunction,
+    weighted_by_key: str,
+) -> MetricRecord | None:
+    """Sum up what clients measured; None if nobody is heard.
 
-
-def _safely(
-    function: MetricsFunction, contents: Iterable[RecordDict], weighted_by_key: str
-) -> MetricRecord:
-    """Call what sums metrics up; where clients' values make it raise, there are none."""
-    given = list(contents)
-    if not given:
-        return MetricRecord()
+    Parameters
+    ----------
+    contents
+        Replies by node id.
+    record
+        Of the round that made the model: clients that it suspects or rejects are not heard.
+    function, weighted_by_key
+        What sums clients' metrics up; if their values make it raise, there are none.
+    """
+    accused = {one.client for one in record.clients if one.verdict in ACCUSING} if record else set()
+    given = [contents[node] for node in sorted(contents) if str(node) not in accused]
     try:
-        return function(given, weighted_by_key)
+        return function(given, weighted_by_key) if given else None
     except Exception as error:  # a function of the user's own, on values of clients'
         _log.warning("clients' metrics could not be summed up: %r", error)
         return MetricRecord()

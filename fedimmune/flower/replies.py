@@ -1,4 +1,4 @@
-"""What came back in a round, each reply checked by itself: no client can spoil another's.
+"""The replies of a round, each checked by itself: no client can spoil another's.
 
 A client that raised or did not answer has *failed*; one whose answer is to an earlier round is
 *late*; one whose answer cannot be used is *rejected*. None of these is an accusation: that is for
@@ -7,21 +7,25 @@ rules, which see only what is left.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.flower.contents import Counting, check_metrics, odd_metrics, samples_in, state_in
-from fedimmune.flower.grids import UNREADABLE
-from fedimmune.flower.tables import one_line
+from fedimmune.flower.arrays import values_of
+from fedimmune.flower.messages import UNREADABLE
+from fedimmune.flower.metrics import check_metrics, odd_metrics
+from fedimmune.layers import shown
+from fedimmune.updates import Updates
 
-__all__ = ["Asked", "Replies", "sort_replies"]
+__all__ = ["OpenRound", "Replies", "one_line"]
 
 _ERRORS = {
     1: "its client app could not be loaded",
@@ -34,174 +38,209 @@ _ERRORS = {
     8: "its client app crashed",
 }
 """Flower's error codes in words."""
+_MOST_TEXT = 200
 
 
 @dataclass(frozen=True)
-class Asked:
+class OpenRound:
     """What a round began with.
 
     Parameters
     ----------
     number
-        Of the round, from 1; a run that was gone on with counts on.
+        Of the round, from 1; a run that was resumed counts on.
     arrays, model
         The global model that was sent, as Flower has it and as tensors.
-    messages
-        What was sent to whom, by node id: the message's metadata, whose id Flower fills in.
+    sent
+        What was sent, by node id: the message's metadata, whose id Flower fills in.
     began
         When, by `time.perf_counter`.
     anchor
-        The server's own update of the model, where the rule wants it.
+        The server's own update of the model, if the rule wants it.
     """
 
     number: int
     arrays: ArrayRecord
     model: Mapping[str, Tensor]
-    messages: Mapping[int, Metadata]
+    sent: Mapping[int, Metadata]
     began: float
     anchor: Mapping[str, Tensor] | None = None
 
 
 @dataclass
 class Replies:
-    """The replies of a round, sorted.
+    """The replies of a round, sorted; nothing that a client sends makes this raise.
 
     Parameters
     ----------
+    opened
+        What the round began with.
+    count_key
+        Name of the metric with a client's sample count; None if counts are not believed.
+    most_samples
+        No client counts for more samples.
+
+    Attributes
+    ----------
     states
         What can be used, by node id: values by layer name, views of what came.
-    contents
-        The whole replies of the same nodes.
-    samples
-        The claims of the same nodes, where they are believed.
+    contents, samples
+        The whole replies of the same nodes, and their sample counts if they are believed.
     rejected, failed, late
         Why all others cannot be used, by node id.
-    doubled
+    extra
         How many further replies a node sent, which do not count.
-    stray
-        What came under a node's id and is no answer; it matters where nothing else came.
     """
 
+    opened: OpenRound
+    count_key: str | None
+    most_samples: int
     states: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     contents: dict[int, RecordDict] = field(default_factory=dict)
     samples: dict[int, float] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     late: dict[int, str] = field(default_factory=dict)
-    doubled: Counter[int] = field(default_factory=Counter)
-    stray: dict[int, str] = field(default_factory=dict)
+    extra: Counter[int] = field(default_factory=Counter)
+    _stray: dict[int, str] = field(default_factory=dict)
+    """What came under a node's id and is not an answer; it matters if nothing else came."""
 
-    @property
-    def heard(self) -> set[int]:
-        """Whose reply to this round came, of whatever kind."""
-        return {*self.states, *self.rejected, *self.failed}
+    def sort(self, replies: Iterable[Message], waited: float) -> None:
+        """Sort what came back.
 
-    def reject(self, node: int, reason: str) -> None:
-        """Turn a reply away that was taken before."""
-        self.states.pop(node, None)
-        self.contents.pop(node, None)
-        self.samples.pop(node, None)
-        self.rejected[node] = reason
+        Parameters
+        ----------
+        replies
+            As Flower hands them over, in any order.
+        waited
+            How many seconds clients had.
+        """
+        given, sent = list(replies), self.opened.sent
+        asked = {about.message_id: node for node, about in sent.items() if about.message_id}
+        if not any(_answered(reply) in asked for reply in given):
+            asked = {}  # a grid that gives messages other ids: senders are taken at their word
+        for reply in given:
+            try:
+                self._sort(reply, asked)
+            except Exception as error:  # what a client sent cannot even be looked at
+                node = _node_of(reply)
+                if node is not None:
+                    self._stray.setdefault(node, f"cannot be read: {one_line(repr(error))}")
+        for node, reason in odd_metrics(self.contents).items():
+            for taken in (self.states, self.contents, self.samples):
+                taken.pop(node, None)
+            self.rejected[node] = reason
+        for node, reason in self._stray.items():
+            if not self._heard(node):
+                self.rejected[node] = reason
+        for node in sent:
+            if self._heard(node):
+                self.late.pop(node, None)
+            elif node not in self.late:
+                self.failed[node] = f"no reply within {waited:.0f} s"
 
+    def updates(self) -> Updates:
+        """Return them as updates of the global model that was sent; nothing is copied.
 
-def sort_replies(
-    replies: Iterable[Message], asked: Asked, counting: Counting, waited: float | None = None
-) -> Replies:
-    """Sort what came back; nothing that a client sends makes this raise.
+        Clients are in the order of their ids: that in which replies arrive must not change a bit.
+        """
+        states, anchor = dict(sorted(self.states.items())), self.opened.anchor
+        updates = Updates.from_models(states, self.opened.model, samples=self.samples or None)
+        updates = updates.reject(self.rejected)
+        return updates if anchor is None else updates.with_anchor(anchor)
 
-    Parameters
-    ----------
-    replies
-        As Flower hands them over, in any order.
-    asked
-        Who was sent what.
-    counting
-        What to make of sample counts.
-    waited
-        How many seconds clients had, for the reason of who did not answer.
-    """
-    found, given = Replies(), list(replies)
-    sent = {about.message_id: node for node, about in asked.messages.items() if about.message_id}
-    if not any(_answers(reply) in sent for reply in given):
-        sent = {}  # a grid that gives messages other ids: senders have to be taken at their word
-    for reply in given:
+    def notes(self) -> dict[int, str]:
+        """Return what else there is to say of clients."""
+        return {node: f"sent {more + 1} replies; one counts" for node, more in self.extra.items()}
+
+    def _heard(self, node: int) -> bool:
+        """Whether a reply to this round came, of whatever kind."""
+        return node in self.states or node in self.rejected or node in self.failed
+
+    def _sort(self, reply: Message, asked: Mapping[str, int]) -> None:
+        about, number, is_error = reply.metadata, self.opened.number, reply.has_error()
+        node, addressee = about.src_node_id, asked.get(about.reply_to_message_id)
+        if is_error and node not in self.opened.sent and addressee is not None:
+            # If a node is gone the SuperLink answers in its stead, under an id of its own.
+            self._take_error(addressee, reply.error)
+        elif not is_error and _is_earlier(about.group_id, number):
+            early = f"its reply to round {about.group_id} came in round {number}"
+            self.late.setdefault(node, early)
+        elif node not in self.opened.sent:
+            if not is_error:
+                self._stray.setdefault(node, "was not asked in this round")
+        elif (asked and addressee != node) or about.group_id not in {"", str(number)}:
+            # Nobody may spoil another's answer by its id: what is not an answer does not count.
+            self._stray.setdefault(node, "answered something that it was not asked")
+        elif is_error:
+            self._take_error(node, reply.error)
+        elif self._heard(node):
+            self.extra[node] += 1
+        else:
+            self._take(node, reply.content)
+
+    def _take(self, node: int, content: RecordDict) -> None:
         try:
-            _sort(reply, asked, sent, counting, found)
-        except Exception as error:  # what a client sent cannot even be looked at
-            node = _node_of(reply)
-            if node is not None:
-                found.stray.setdefault(node, f"cannot be read: {one_line(repr(error))}")
-    for node, reason in odd_metrics(found.contents).items():
-        found.reject(node, reason)
-    for node, reason in found.stray.items():
-        if node not in found.heard:
-            found.rejected[node] = reason
-    for node in asked.messages:
-        if node in found.heard:
-            found.late.pop(node, None)
-        elif node not in found.late:
-            within = "" if waited is None else f" within {waited:.0f} s"
-            found.failed[node] = f"no reply{within}"
-    return found
+            state = _state_in(content, self.opened.model)
+            samples = None if self.count_key is None else _samples_in(content, self.count_key)
+            check_metrics(content)
+        except InputError as error:
+            self.rejected[node] = str(error)
+            return
+        self.states[node], self.contents[node] = state, content
+        if samples is not None:
+            self.samples[node] = float(min(samples, self.most_samples))
+
+    def _take_error(self, node: int, error: Error) -> None:
+        said, known = one_line(error.reason or ""), _ERRORS.get(error.code, f"error {error.code}")
+        if self._heard(node):
+            self.extra[node] += 1
+        elif error.code == UNREADABLE:
+            self.rejected[node] = f"cannot be read: {said}"
+        else:
+            self.failed[node] = f"{known}: {said}" if said else known
 
 
-def _sort(
-    reply: Message, asked: Asked, sent: Mapping[str, int], counting: Counting, found: Replies
-) -> None:
-    about = reply.metadata
-    node, addressee = about.src_node_id, sent.get(about.reply_to_message_id)
-    if reply.has_error() and node not in asked.messages and addressee is not None:
-        # Where a node is gone the SuperLink answers in its stead, under an id of its own.
-        _take_error(addressee, reply.error, found)
-    elif not reply.has_error() and _is_of_earlier(about, asked.number):
-        early = f"its reply to round {about.group_id} came in round {asked.number}"
-        found.late.setdefault(node, early)
-    elif node not in asked.messages:
-        if not reply.has_error():
-            found.stray.setdefault(node, "was not asked in this round")
-    elif (sent and addressee != node) or about.group_id not in {"", str(asked.number)}:
-        # Nobody may spoil another's answer by its id: what is no answer is not counted as one.
-        found.stray.setdefault(node, "answered something that it was not asked")
-    elif reply.has_error():
-        _take_error(node, reply.error, found)
-    elif node in found.heard:
-        found.doubled[node] += 1
-    else:
-        _take(node, reply.content, asked, counting, found)
+def _state_in(content: RecordDict, model: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Read a reply's arrays; what `Updates` compares anyway (layers, shapes) is left to it."""
+    records = list(content.array_records.values())
+    if not records:
+        raise InputError("sent no arrays")
+    if len(records) > 1:
+        raise InputError(f"sent {len(records)} sets of arrays, expected one")
+    state: dict[str, NDArray[Any]] = {}
+    for name, array in records[0].items():
+        try:
+            values = values_of(array)
+        except InputError as error:
+            raise InputError(f"layer {shown(name)} {error}") from error
+        if name in model:
+            expected = str(model[name].dtype).removeprefix("torch.")
+            if values.dtype != np.dtype(expected):
+                raise InputError(f"layer {shown(name)} holds {values.dtype}, expected {expected}")
+        state[name] = values
+    return state
 
 
-def _take(node: int, content: RecordDict, asked: Asked, counting: Counting, found: Replies) -> None:
-    try:
-        state = state_in(content, asked.model)
-        samples = samples_in(content, counting)
-        check_metrics(content)
-    except InputError as error:
-        found.rejected[node] = str(error)
-        return
-    found.states[node], found.contents[node] = state, content
-    if samples is not None:
-        found.samples[node] = samples
+def _samples_in(content: RecordDict, key: str) -> float:
+    """Read how many samples a client claims."""
+    claims = [record[key] for record in content.metric_records.values() if key in record]
+    if not claims:
+        raise InputError(f"sent no {key}, by which clients are weighed")
+    claim = claims[0]
+    if isinstance(claim, bool) or not isinstance(claim, int | float):
+        raise InputError(f"its {key} is not a number")
+    if not math.isfinite(claim) or claim < 1:
+        raise InputError(f"its {key} is not a number from 1 on: {one_line(claim, 40)}")
+    return claim
 
 
-def _take_error(node: int, error: Error, found: Replies) -> None:
-    if node in found.heard:
-        found.doubled[node] += 1
-        return
-    said = one_line(error.reason or "")
-    if error.code == UNREADABLE:
-        found.rejected[node] = f"cannot be read: {said}"
-        return
-    known = _ERRORS.get(error.code, f"error {error.code}")
-    found.failed[node] = f"{known}: {said}" if said else known
-
-
-def _is_of_earlier(about: Metadata, number: int) -> bool:
-    said = about.group_id
+def _is_earlier(said: str, number: int) -> bool:
     return said.isascii() and said.isdecimal() and len(said) < 10 and int(said) < number
 
 
-def _answers(reply: Any) -> Any:
-    """Give the id of the message that a reply is to."""
+def _answered(reply: Any) -> Any:
+    """Return the id of the message that a reply is to."""
     return getattr(getattr(reply, "metadata", None), "reply_to_message_id", None)
 
 
@@ -211,3 +250,10 @@ def _node_of(reply: Any) -> int | None:
     except Exception:
         return None
     return node if isinstance(node, int) else None
+
+
+def one_line(text: object, length: int = _MOST_TEXT) -> str:
+    """Show anybody's words on one line: printable, and not too long."""
+    words = " ".join(str(text)[: 4 * length].split())
+    clean = "".join(letter if letter.isprintable() else "?" for letter in words)
+    return clean if len(clean) <= length else clean[: length - 1] + "…"

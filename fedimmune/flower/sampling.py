@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from flwr.serverapp import Grid
 
-__all__ = ["draw", "wait_for_nodes"]
+from fedimmune.checks import whole
+from fedimmune.errors import ParameterError
+
+__all__ = ["Exclusion", "draw", "wait_for_nodes"]
 
 _log = logging.getLogger("flwr")
 _PAUSE = 1.0
@@ -17,7 +20,7 @@ _SAY_EVERY = 10
 
 
 def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
-    """Wait until enough nodes are connected, and give all that are.
+    """Wait until enough nodes are connected, and return all that are.
 
     Parameters
     ----------
@@ -26,7 +29,7 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
     least
         How many there should be.
     patience
-        After so many seconds fewer will do; None waits for as long as it takes, as Flower does.
+        After so many seconds fewer will do; None waits as long as it takes, as Flower does.
     """
     until = None if patience is None else time.monotonic() + patience
     tries = 0
@@ -35,7 +38,7 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
         if len(nodes) >= least:
             return nodes
         if until is not None and time.monotonic() >= until:
-            _log.warning("going on with %d nodes; %d were wanted", len(nodes), least)
+            _log.warning("continuing with %d nodes; %d were wanted", len(nodes), least)
             return nodes
         if tries % _SAY_EVERY == 0:
             _log.info("waiting for nodes: %d are connected, %d are needed", len(nodes), least)
@@ -44,7 +47,7 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
 
 
 def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str]) -> list[int]:
-    """Draw the nodes of a round, and say so.
+    """Draw the nodes of a round, and log it.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str
     fraction
         How many of them to draw.
     least
-        So many at least, as far as there are so many. Who is left out is asked all the same where
+        At least so many, if there are so many. Clients that are left out are asked all the same if
         fewer than this many others are there.
     left_out
         Who should not be asked, by id as text.
@@ -68,3 +71,44 @@ def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str
     for node in sorted(node for node in nodes if str(node) in left_out and node not in drawn):
         _log.info("  %d is left out: it was suspected too often", node)
     return drawn
+
+
+class Exclusion:
+    """Leaves out clients that were suspected often of late, and tries them again later.
+
+    Parameters
+    ----------
+    often, rounds
+        A client that was suspected in `often` of the last `rounds` rounds is not asked in the next
+        `rounds` rounds. After that it is asked again, with a clean slate.
+    """
+
+    def __init__(self, often: int, rounds: int) -> None:
+        self.often = whole("exclude", "the first number", often, 1)
+        self.rounds = whole("exclude", "the second number", rounds, 1)
+        if self.often > self.rounds:
+            raise ParameterError(
+                f"exclude: nobody can be suspected in {often} of the last {rounds} rounds; give "
+                "the smaller number first"
+            )
+        self._suspected: dict[str, list[int]] = {}
+        self._until: dict[str, int] = {}
+
+    def note(self, number: int, suspects: Iterable[str]) -> None:
+        """Take note of who was suspected in a round."""
+        for client in suspects:
+            before = self._suspected.get(client, [])
+            recent = [*(past for past in before if past > number - self.rounds), number]
+            if len(recent) >= self.often:
+                self._until[client] = number + self.rounds
+                recent = []
+            self._suspected[client] = recent
+
+    def left_out(self, number: int) -> frozenset[str]:
+        """Return who is not to be asked in a round."""
+        return frozenset(client for client, last in self._until.items() if number <= last)
+
+    def forget(self) -> None:
+        """Begin anew, with nobody suspected."""
+        self._suspected.clear()
+        self._until.clear()

@@ -1,4 +1,4 @@
-"""`RobustStrategy`: any of fedimmune's rules as a Flower strategy."""
+"""The strategy: every rule of fedimmune, for any federation that Flower runs."""
 
 from __future__ import annotations
 
@@ -8,30 +8,25 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
+from fedimmune.aggregation import aggregate_safely
 from fedimmune.checks import flag, number, whole
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.flower.addressing import Letter
-from fedimmune.flower.anchors import Anchor
-from fedimmune.flower.arrays import model_of
-from fedimmune.flower.concluding import conclude
-from fedimmune.flower.contents import Counting
-from fedimmune.flower.course import Course, EvaluateFunction, renumbered
-from fedimmune.flower.exclusion import Exclusion
-from fedimmune.flower.grids import WatchfulGrid
-from fedimmune.flower.journal import Journal
-from fedimmune.flower.making import rule_of
-from fedimmune.flower.metrics import MetricsFunction, figures_of, median_metrics, sum_up
-from fedimmune.flower.replies import Asked
-from fedimmune.flower.sampling import draw, wait_for_nodes
-from fedimmune.flower.tables import table_of
+from fedimmune.flower.anchor import Anchor
+from fedimmune.flower.arrays import model_of, record_of
+from fedimmune.flower.client import to_config
+from fedimmune.flower.messages import WatchfulGrid
+from fedimmune.flower.metrics import MetricsFunction, figures_of, heard, median_metrics, sum_up
+from fedimmune.flower.replies import OpenRound, Replies
+from fedimmune.flower.sampling import Exclusion, draw, wait_for_nodes
+from fedimmune.flower.session import EvaluateFunction, Session
 from fedimmune.layers import Kind, layers_of
-from fedimmune.records import RoundRecord
-from fedimmune.rules import Rule
+from fedimmune.records import RoundRecord, Seconds
+from fedimmune.rules import Rule, create, find
 from fedimmune.threads import computing_with
 from fedimmune.updates import Updates
 
@@ -44,8 +39,8 @@ _OWNER = "RobustStrategy"
 class RobustStrategy(FedAvg):
     """Federated learning with any of fedimmune's rules, in any federation that Flower runs.
 
-    It stands where ``FedAvg`` stood. No single client can end the run or own the model: each reply
-    is checked by itself, and what cannot be used is rejected by name, with the reason.
+    It replaces ``FedAvg``. No single client can end the run or own the model: each reply is checked
+    by itself, and what cannot be used is rejected by name, with the reason.
 
     Parameters
     ----------
@@ -54,34 +49,34 @@ class RobustStrategy(FedAvg):
     defence
         The file of a defence, for the rule ``adaptive`` (Wan and Chen, 2021).
     rule_parameters
-        What else the rule is to be made with, such as ``{"attackers": 3}``.
+        The rule's other parameters, such as ``{"attackers": 3}``.
     anchor
-        Given the global model, gives the server's own update, for defences that compare clients
-        with it. `anchor_for` makes one.
+        Takes the global model and returns the server's own update, for defences that compare
+        clients with it. `anchor_for` makes one.
     runs, name
         Folder of runs, and this run's own in it. Every round is written there: verdicts, the model,
-        what the rule remembers. ``fedimmune report`` reads it, and a server that was restarted goes
-        on where it stopped if it has the same name. By default nothing is written; without a name
-        the folder is a new one.
+        what the rule remembers. ``fedimmune report`` reads it, and a server that is restarted with
+        the same name resumes where it stopped. By default nothing is written; without a name the
+        folder is a new one.
     about
-        What the report is to say of the run, by the names that a scenario has: ``task``,
-        ``attack``, ``attackers``, ``clients``, ``seed``. Nothing depends on it.
+        What the report says of the run, by the names that a scenario has: ``task``, ``attack``,
+        ``attackers``, ``clients``, ``seed``. Nothing depends on it.
     tell_clients
         Whether each client learns its own verdict with its next message; see `verdict_of`.
     believe_samples, most_samples
-        Whether the sample counts that clients claim are used (by rules that use them, ``mean``
-        above all), and what the highest is that is believed. They cannot be verified.
+        Whether the sample counts that clients claim are used (by rules that use them, above all
+        ``mean``), and the highest that is believed. They cannot be verified.
     exclude
-        (k, r): who was suspected in k of the last r rounds is not asked for the next r rounds, and
+        (k, r): a client suspected in k of the last r rounds is not asked for the next r rounds, and
         then tried again. By default everybody is asked.
     min_replies
         With fewer valid replies a round is skipped and the model stays as it was. By default more
-        than half of those that were asked: of fewer, attackers may be the majority.
+        than half of those asked: among fewer, attackers may be the majority.
     timeout
         How many seconds clients have to answer, and how long a round waits for nodes.
     threads
-        How many of PyTorch's threads check and aggregate. More than one pays only where the server
-        has its cores to itself; elsewhere they hold each other up.
+        How many of PyTorch's threads check and aggregate. More than one pays only if the server
+        has its cores to itself; otherwise they hold each other up.
     fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
         How many nodes are asked, as ``FedAvg`` has it.
     weighted_by_key, arrayrecord_key, configrecord_key
@@ -147,37 +142,34 @@ class RobustStrategy(FedAvg):
         self.tell_clients = flag(_OWNER, "tell_clients", tell_clients)
         self.timeout = number(_OWNER, "timeout", timeout, above=0)
         self.threads = whole(_OWNER, "threads", threads, 1)
-        least = 1 if min_replies is None else whole(_OWNER, "min_replies", min_replies, 1)
-        self.min_replies = None if min_replies is None else least
-        believed = flag(_OWNER, "believe_samples", believe_samples)
-        most = whole(_OWNER, "most_samples", most_samples, 1)
-        self.counting = Counting(weighted_by_key, believed, most)
-        self.rule = rule_of(rule, defence, rule_parameters, believes_samples=believed)
+        self.min_replies = min_replies
+        if min_replies is not None:
+            self.min_replies = whole(_OWNER, "min_replies", min_replies, 1)
+        self.believe_samples = flag(_OWNER, "believe_samples", believe_samples)
+        self.most_samples = whole(_OWNER, "most_samples", most_samples, 1)
+        self.rule = _rule_of(rule, defence, rule_parameters, believe_samples)
         if self.rule.needs_anchor and anchor is None:
             raise ParameterError(
                 f"{_OWNER}: this defence compares clients with the server's own update: give "
                 "anchor=, which anchor_for makes of a model and a few samples"
             )
         self.anchor = anchor if self.rule.needs_anchor else None
-        self.course = Course(
-            self.rule.name,
-            None if runs is None else Journal(runs, name, self.rule, about),
-            None if exclude is None else Exclusion(*exclude),
-        )
+        exclusion = None if exclude is None else Exclusion(*exclude)
+        self.session = Session(self.rule, exclusion, runs, name, about)
         self._resumed: tuple[int, ArrayRecord] | None = None
-        self._asked: Asked | None = None
+        self._opened: OpenRound | None = None
 
     def summary(self) -> None:
         """Log what the strategy does."""
         _log.info("\t├──> Rule: %r", self.rule)
-        if self.course.journal is not None:
-            _log.info("\t├──> Run folder: %s", self.course.journal.folder.path)
+        if self.session.folder is not None:
+            _log.info("\t├──> Run folder: %s", self.session.folder.path)
         super().summary()
 
     @property
     def last_record(self) -> RoundRecord | None:
-        """What came of the last round, client by client; None before the first."""
-        return self.course.last
+        """What became of each client in the last round; None before the first."""
+        return self.session.last
 
     # ---------------------------------------------------------------- a whole run
 
@@ -211,12 +203,12 @@ class RobustStrategy(FedAvg):
         Result
             Rounds are numbered as the run has them.
         """
-        course = self.course
+        session = self.session
         try:
             resumed = self.resume() if self._resumed is None else self._resumed
             done, arrays = (0, initial_arrays) if resumed is None else resumed
-            course.planned, course.is_tested = num_rounds, evaluate_fn is not None
-            course.begin(self._model(initial_arrays))
+            session.planned = num_rounds
+            session.begin(self._model(initial_arrays))
             if done >= num_rounds:
                 return Result(arrays=arrays)
             result = super().start(
@@ -226,12 +218,20 @@ class RobustStrategy(FedAvg):
                 self.timeout if timeout is None else timeout,
                 train_config,
                 evaluate_config,
-                None if evaluate_fn is None else course.testing(evaluate_fn),
+                None if evaluate_fn is None else session.tested(evaluate_fn),
             )
         finally:
             self._resumed = None
-            course.close()
-        return renumbered(result, done)
+            session.close()
+        for metrics in (
+            result.train_metrics_clientapp,
+            result.evaluate_metrics_clientapp,
+            result.evaluate_metrics_serverapp,
+        ):
+            counted = {done + played: found for played, found in metrics.items()}
+            metrics.clear()
+            metrics.update(counted)
+        return result
 
     def resume(self) -> tuple[int, ArrayRecord] | None:
         """Go back to where a run of this name stopped; `start` does so by itself.
@@ -239,9 +239,9 @@ class RobustStrategy(FedAvg):
         Returns
         -------
         tuple or None
-            The last finished round and the model after it; None where there is none.
+            The last finished round and the model after it; None if there is none.
         """
-        self._resumed = self.course.resume()
+        self._resumed = self.session.resume()
         return self._resumed
 
     # ---------------------------------------------------------------- training
@@ -249,24 +249,28 @@ class RobustStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw nodes and address each of them, having kept the model that they start from."""
-        self._asked = None
+        """Draw nodes and address each of them; the model that they start from is kept."""
+        self._opened = None
         if self.fraction_train == 0.0:
             return []
-        number = self.course.before + server_round
+        number = self.session.before + server_round
         model = self._model(arrays)
         layers = layers_of(model)
         self.rule.check_model([layer for layer in layers if layer.kind is Kind.PARAMETER])
-        self.course.begin(model)
+        self.session.begin(model)
         anchor = None
         if self.anchor is not None:
             anchor = self.anchor(dict(model))  # with the threads of whoever made it
             Updates.from_models([], model).with_anchor(anchor)  # refused now, if at all
-        letter = self._letter(MessageType.TRAIN, number, arrays, config)
         nodes = self._draw(grid, number, self.fraction_train, self.min_train_nodes)
-        messages = [letter.to(node, self._told(node)) for node in nodes]
+        notices = self.session.notices if self.tell_clients else {}
+        told = {node: to_config(notices.get(str(node), {})) for node in nodes}
+        messages = [
+            self._message(MessageType.TRAIN, node, number, arrays, {**config, **told[node]})
+            for node in nodes
+        ]
         sent = {message.metadata.dst_node_id: message.metadata for message in messages}
-        self._asked = Asked(number, arrays, model, sent, time.perf_counter(), anchor)
+        self._opened = OpenRound(number, arrays, model, sent, time.perf_counter(), anchor)
         return messages
 
     def aggregate_train(
@@ -277,26 +281,38 @@ class RobustStrategy(FedAvg):
         Returns
         -------
         arrays
-            The new model, or the old one where the round was skipped.
+            The new model, or the old one if the round was skipped.
         metrics
             How many clients were trusted, suspected and so on, and what clients measured.
         """
-        asked, self._asked = self._asked, None
-        if asked is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             if self.fraction_train == 0.0:
                 return None, None
             raise InputError(
                 "aggregate_train needs the model that the clients started from: call "
                 "configure_train before it, once a round"
             )
+        began = time.perf_counter()
         with computing_with(self.threads):
-            done, contents = conclude(self.rule, asked, replies, self.counting, self.min_replies)
-        for line in table_of(done.record, self.rule.name):
-            _log.info(line)
-        self.course.finish(done)
-        return done.arrays, figures_of(
-            done.record, contents, self.train_metrics_aggr_fn, self.weighted_by_key
+            key = self.weighted_by_key if self.believe_samples else None
+            found = Replies(opened, key, self.most_samples)
+            found.sort(replies, began - opened.began)
+            updates = found.updates()
+            least = self.min_replies or len(opened.sent) // 2 + 1
+            outcome = aggregate_safely(self.rule, updates, opened.model, least=least)
+            arrays = opened.arrays if outcome.model is None else record_of(outcome.model)
+        seconds = Seconds(
+            training=round(began - opened.began, 4),
+            aggregating=round(time.perf_counter() - began, 4),
+            testing=0.0,
         )
+        record = self.session.finish(found, updates, outcome, seconds)
+        metrics = sum_up(found.contents, record, self.train_metrics_aggr_fn, self.weighted_by_key)
+        metrics = MetricRecord() if metrics is None else metrics
+        for name, value in figures_of(record).items():
+            metrics[name] = value
+        return arrays, metrics
 
     # ---------------------------------------------------------------- evaluating
 
@@ -306,36 +322,56 @@ class RobustStrategy(FedAvg):
         """Draw nodes that test the model."""
         if self.fraction_evaluate == 0.0:
             return []
-        number = self.course.before + server_round
-        letter = self._letter(MessageType.EVALUATE, number, arrays, config)
+        number = self.session.before + server_round
         nodes = self._draw(grid, number, self.fraction_evaluate, self.min_evaluate_nodes)
-        return [letter.to(node) for node in nodes]
+        return [self._message(MessageType.EVALUATE, node, number, arrays, config) for node in nodes]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Sum up what clients measured, each once; nothing that they send makes this raise."""
         return sum_up(
-            replies, self.last_record, self.evaluate_metrics_aggr_fn, self.weighted_by_key
+            heard(replies), self.last_record, self.evaluate_metrics_aggr_fn, self.weighted_by_key
         )
 
     # ---------------------------------------------------------------- asking
 
     def _model(self, arrays: ArrayRecord) -> dict[str, Tensor]:
-        """Read the global model, which has to be whole and finite."""
+        """Read the global model, which has to be complete and finite."""
         with computing_with(self.threads):
             return model_of(arrays)
 
     def _draw(self, grid: Grid, number: int, fraction: float, least: int) -> list[int]:
-        # The first nodes are waited for as long as it takes; later on the run has to go on.
-        patience = None if number == self.course.before + 1 else self.timeout
+        # The first round waits for nodes as long as it takes; later the run has to continue.
+        patience = None if number == self.session.before + 1 else self.timeout
         nodes = wait_for_nodes(grid, max(self.min_available_nodes, least), patience)
-        return draw(nodes, fraction, least, self.course.left_out(number))
+        return draw(nodes, fraction, least, self.session.left_out(number))
 
-    def _letter(self, kind: str, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Letter:
-        return Letter(kind, number, arrays, config, (self.arrayrecord_key, self.configrecord_key))
+    def _message(
+        self, kind: str, node: int, number: int, arrays: ArrayRecord, config: Mapping[str, Any]
+    ) -> Message:
+        settings = ConfigRecord({**config, "server-round": number})
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: settings})
+        # The group tells replies to this round from those to another.
+        return Message(content=content, dst_node_id=node, message_type=kind, group_id=str(number))
 
-    def _told(self, node: int) -> Mapping[str, Any] | None:
-        """Give what a client is told of its last round."""
-        told = self.course.told.get(str(node)) if self.tell_clients else None
-        return None if told is None else told.to_config()
+
+def _rule_of(
+    rule: str | Rule,
+    defence: str | os.PathLike[str] | None,
+    parameters: Mapping[str, Any] | None,
+    believes_samples: bool,
+) -> Rule:
+    """Make a rule, or take one that is made; it uses sample counts if they are believed."""
+    if isinstance(rule, Rule):
+        if defence is not None or parameters:
+            raise ParameterError(
+                f"{rule.name} is made already and takes no more parameters: give its name instead"
+            )
+        return rule
+    given = dict(parameters or {})
+    if defence is not None:
+        given["defence"] = defence
+    if believes_samples and "by_samples" in find(rule).parameters():
+        given.setdefault("by_samples", True)
+    return create(rule, **given)

@@ -8,7 +8,7 @@ from fedimmune.inspecting import ClientHistory, histories_of
 from fedimmune.report.reading import Run
 from fedimmune.report.tables import TableCell
 from fedimmune.report.words import LONGEST_ID, percent, shortened
-from fedimmune.verdicts import UNKNOWN, Verdict
+from fedimmune.results import UNKNOWN, Verdict
 
 __all__ = ["ClientTable", "clients_of"]
 
@@ -58,12 +58,12 @@ def clients_of(label: str, run: Run) -> ClientTable | None:
     )
     rows = []
     for one in found[:_MOST]:
-        cells = [_yes(one.id in run.attackers)] if run.knows_truth else []
+        cells = [_yes(one.client in run.attackers)] if run.knows_truth else []
         cells += [_count(one.rounds), *(_count(one.counts.get(name, 0)) for name in verdicts)]
         cells += [TableCell(percent(one.weight), one.weight)] if has_weights else []
         cells += [_count(one.suspected_since or 0)] if has_suspects else []
         cells += [_kind(one)] if has_kinds else []
-        rows.append((shortened(one.id, LONGEST_ID), tuple(cells)))
+        rows.append((shortened(one.client, LONGEST_ID), tuple(cells)))
     return ClientTable(label, headings, tuple(rows), max(0, len(found) - _MOST))
 
 

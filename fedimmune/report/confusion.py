@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from fedimmune.records import ClientRecord
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.words import percent, shortened
-from fedimmune.verdicts import UNKNOWN
+from fedimmune.results import UNKNOWN, ClientResult
 
 __all__ = ["Confusion", "confusions_of"]
 
@@ -74,9 +73,9 @@ def _confusion(line: Line) -> Confusion | None:
     for run in line.runs:
         attack = run.choice("attack")[0] or "attacker"
         for client in (client for record in run.records for client in record.clients):
-            truth = attack if client.attacks else _HONEST
+            truth = attack if client.is_attacker else _HONEST
             counts.setdefault(truth, Counter())[_taken_for(client)] += 1
-            kinds |= {client.kind} if client.kind else set()
+            kinds |= {client.suspicion.kind} if client.suspicion else set()
     if not kinds:
         return None
     named = sorted(kinds - {UNKNOWN})
@@ -94,5 +93,5 @@ def _confusion(line: Line) -> Confusion | None:
     )
 
 
-def _taken_for(client: ClientRecord) -> str:
-    return client.kind or client.verdict
+def _taken_for(client: ClientResult) -> str:
+    return client.suspicion.kind if client.suspicion else client.verdict

@@ -9,7 +9,7 @@ from fedimmune.report.charts import LineChart, Series, Values
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.measures import mean
 from fedimmune.report.words import counted, percent
-from fedimmune.verdicts import ACCUSING
+from fedimmune.results import ACCUSING
 
 __all__ = ["detection_charts", "outcome_charts", "weight_charts"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedimmune.records import ClientData, ClientRecord
+from fedimmune.records import ClientData
 from fedimmune.report.charts import BarChart, Bubbles, Cell, Column, Grid, Row
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.measures import mean
 from fedimmune.report.reading import Run
 from fedimmune.report.words import LONGEST_ID, counted, percent, shortened
+from fedimmune.results import ClientResult
 
 __all__ = ["MARK", "partition_picture", "time_chart", "trust_map"]
 
@@ -27,7 +28,7 @@ def trust_map(line: Line, run: Run) -> Grid | None:
     seen = [client for record in records for client in record.clients]
     if all(client.weight is None and client.verdict == "trusted" for client in seen):
         return None
-    by_round = [{client.id: client for client in record.clients} for record in records]
+    by_round = [{client.client: client for client in record.clients} for record in records]
     rows = tuple(
         Row(
             label=shortened(client, LONGEST_ID),
@@ -61,7 +62,7 @@ def partition_picture(run: Run) -> Bubbles | Grid | None:
     if not clients:
         return None
     classes = max(len(client.samples) for client in clients)
-    columns = tuple(Column(shortened(c.id, LONGEST_ID), bool(c.attacks)) for c in clients)
+    columns = tuple(Column(shortened(c.client, LONGEST_ID), bool(c.is_attacker)) for c in clients)
     counts = tuple(
         tuple(c.samples[k] if k < len(c.samples) else 0 for c in clients) for k in range(classes)
     )
@@ -100,10 +101,10 @@ def _times(line: Line) -> list[list[float]]:
     return [[getattr(one, phase) for one in seconds] for phase in _PHASES]
 
 
-def _cell(client: ClientRecord | None) -> Cell | None:
+def _cell(client: ClientResult | None) -> Cell | None:
     if client is None:
         return None
-    return Cell(client.weight, shortened(client.verdict, 20), shortened(client.reason or ""))
+    return Cell(client.weight, shortened(client.verdict, 20), shortened(client.reason))
 
 
 def _map_reading(label: str, run: Run, rows: Sequence[Row]) -> str:
@@ -130,7 +131,7 @@ def _partition_reading(run: Run, clients: Sequence[ClientData], classes: int) ->
     sizes = [sum(client.samples) for client in clients]
     name, parameters = run.choice("partition")
     how = f" ({', '.join([name, *(f'{k} = {v}' for k, v in parameters.items())])})" if name else ""
-    marked = [shortened(client.id, LONGEST_ID) for client in clients if client.attacks]
+    marked = [shortened(client.client, LONGEST_ID) for client in clients if client.is_attacker]
     who = f" Attackers are {', '.join(marked)}." if 0 < len(marked) <= 20 else ""
     return (
         f"{counted(sum(sizes), 'sample')} of {classes} classes among "

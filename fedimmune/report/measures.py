@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from fedimmune.records import RoundRecord
 from fedimmune.report.grouping import Line, Setting
 from fedimmune.report.reading import Run
-from fedimmune.verdicts import ACCUSING
+from fedimmune.results import ACCUSING
 
 __all__ = ["Figures", "Measured", "figures_of", "line_figures", "mean", "score_of"]
 
@@ -156,7 +156,7 @@ def _honest_kept(records: Sequence[RoundRecord]) -> float | None:
     for record in records:
         if all(client.weight is None for client in record.clients):
             continue  # the rule has no weights, or failed
-        present = [client for client in record.clients if client.attacks is False]
+        present = [client for client in record.clients if client.is_attacker is False]
         honest += len(present)
         kept += sum((client.weight or 0) > 0 for client in present)
     return kept / honest if honest else None

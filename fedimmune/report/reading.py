@@ -81,20 +81,20 @@ class Run:
     @cached_property
     def knows_truth(self) -> bool:
         """Whether it is known who attacks, as in a simulation."""
-        told = (client.attacks for record in self.records for client in record.clients)
-        data = (client.attacks for client in self.partition or ())
+        told = (client.is_attacker for record in self.records for client in record.clients)
+        data = (client.is_attacker for client in self.partition or ())
         return any(a is not None for a in told) or any(a is not None for a in data)
 
     @cached_property
     def attackers(self) -> frozenset[str]:
         """Who is known to attack."""
-        seen = {c.id for record in self.records for c in record.clients if c.attacks}
-        return frozenset(seen | {c.id for c in self.partition or () if c.attacks})
+        seen = {c.client for record in self.records for c in record.clients if c.is_attacker}
+        return frozenset(seen | {c.client for c in self.partition or () if c.is_attacker})
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Everyone who ever took part, numbers first."""
-        seen = {client.id for record in self.records for client in record.clients}
+        seen = {client.client for record in self.records for client in record.clients}
         return tuple(sorted(seen, key=_in_order))
 
 

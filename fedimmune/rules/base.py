@@ -21,8 +21,8 @@ from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.layers import Kind, Layer
 from fedimmune.registry import Named
+from fedimmune.results import ClientResult, Suspicion, Verdict
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
-from fedimmune.verdicts import Judgement, Suspicion, Verdict
 
 __all__ = [
     "Basis",
@@ -258,7 +258,7 @@ class Rule(Named, ABC):
         # If one client in the middle has nearly all the weight, the others are not odd for that:
         # hence the median client's weight beside an equal one.
         usual = min(1 / len(weights), median(weights.values())) if weights else 0.0
-        judgements = [
+        clients = [
             self._judge(
                 client,
                 None if weights is None else weights[client],
@@ -268,11 +268,11 @@ class Rule(Named, ABC):
             )
             for client in updates.clients
         ]
-        judgements = [
-            replace(j, verdict=Verdict.SUSPECTED, reason=updates.aside[j.client])
-            if j.client in updates.aside
-            else j
-            for j in judgements
+        clients = [
+            replace(one, verdict=Verdict.SUSPECTED, reason=updates.aside[one.client])
+            if one.client in updates.aside
+            else one
+            for one in clients
         ]
         for client, reason in updates.aside.items():
             if client in updates.clients:
@@ -280,13 +280,13 @@ class Rule(Named, ABC):
             if weights is not None:
                 weights[client] = 0.0
             weight = None if weights is None else 0.0
-            judgements.append(Judgement(client, Verdict.SUSPECTED, weight, reason=reason))
-        judgements += [
-            Judgement(client, Verdict.REJECTED, reason=reason)
+            clients.append(ClientResult(client, Verdict.SUSPECTED, weight, reason=reason))
+        clients += [
+            ClientResult(client, Verdict.REJECTED, reason=reason)
             for client, reason in updates.rejected.items()
         ]
         rejected = dict(updates.rejected)
-        return Aggregation(self.name, update, weights, scores, rejected, tuple(judgements))
+        return Aggregation(self.name, update, weights, scores, rejected, tuple(clients))
 
     def _judge(
         self,
@@ -295,23 +295,23 @@ class Rule(Named, ABC):
         score: float | None,
         weighing: Weighing,
         least: float,
-    ) -> Judgement:
+    ) -> ClientResult:
         """Say what a weight means; with less than `least` a client is suspected."""
         suspicion, stated = weighing.suspicions.get(client), weighing.reasons.get(client)
         if weight == 0:
             reason = stated or f"{self.name} gave it no weight"
             if suspicion is not None and stated is None:
                 reason = f"taken for an attack: it {suspicion}"
-            return Judgement(client, self.unweighted_means, weight, score, reason, suspicion)
+            return ClientResult(client, self.unweighted_means, weight, score, reason, suspicion)
         if weight is None or weighing.weights is None or self.unweighted_means is Verdict.UNUSED:
-            return Judgement(client, Verdict.TRUSTED, weight, score)
+            return ClientResult(client, Verdict.TRUSTED, weight, score)
         share = weight * len(weighing.weights)
         if share >= _REDUCED:
-            return Judgement(client, Verdict.TRUSTED, weight, score)
+            return ClientResult(client, Verdict.TRUSTED, weight, score)
         verdict = Verdict.SUSPECTED if weight < least else Verdict.REDUCED
         said = f"{share:.1%}" if share >= _SHOWN else f"less than {_SHOWN:.1%}"
         reason = f"{self.name} gave it {said} of an equal share"
-        return Judgement(client, verdict, weight, score, reason)
+        return ClientResult(client, verdict, weight, score, reason)
 
 
 class WeightRule(Rule):

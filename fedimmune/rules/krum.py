@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
+from fedimmune.results import Verdict
 from fedimmune.rules.base import Common, GeometryRule, Weighing
-from fedimmune.verdicts import Verdict
 
 __all__ = ["Krum", "MultiKrum"]
 

@@ -15,9 +15,9 @@ import torch
 
 from fedimmune.checks import flag, number
 from fedimmune.errors import InputError
+from fedimmune.results import Verdict
 from fedimmune.rules.base import Weighing, WeightRule
 from fedimmune.updates import Updates
-from fedimmune.verdicts import Verdict
 
 __all__ = ["Mean"]
 

@@ -22,7 +22,7 @@ from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
 from fedimmune.files import described, read_description
-from fedimmune.verdicts import UNKNOWN, Verdict
+from fedimmune.results import UNKNOWN, Verdict
 from tests.adaptive.rehearsed import LAYERS, honest_round, negated, recording
 
 _MARK = {
@@ -93,7 +93,7 @@ class Federation:
 
 
 def kinds_of(answer: Any, bad: set[int]) -> list[str]:
-    return [j.suspicion.kind for j in answer.judgements if j.client in bad and j.suspicion]
+    return [j.suspicion.kind for j in answer.clients if j.client in bad and j.suspicion]
 
 
 @pytest.mark.parametrize("attack", HARM)
@@ -116,7 +116,7 @@ def test_an_attack_that_was_never_rehearsed_is_unknown_more_often_than_anything_
 
 def test_only_suspects_are_suspected_of_something(knowing: Path) -> None:
     answer = Federation(knowing).play(negated, {2, 3})
-    for j in answer.judgements:
+    for j in answer.clients:
         assert (j.suspicion is not None) == (j.verdict is Verdict.SUSPECTED)
         if j.suspicion:
             assert 0 <= j.suspicion.confidence <= 1
@@ -125,7 +125,7 @@ def test_only_suspects_are_suspected_of_something(knowing: Path) -> None:
             assert j.suspicion.runner_up not in {None, j.suspicion.kind}
             assert 0 <= j.suspicion.runner_up_confidence <= 1 - j.suspicion.confidence + 1e-3
             assert f"then {j.suspicion.runner_up} (" in j.reason
-    told = {client["id"]: client for client in answer.to_json()["clients"]}
+    told = {client["client"]: client for client in answer.to_json()["clients"]}
     assert told["2"]["kind"] == "omniscient"
     assert told["0"]["kind"] is None
 
@@ -138,12 +138,12 @@ def test_since_counts_from_the_round_in_which_suspicion_began_and_ends_with_it(
     federation.play(negated, nobody)
     for _ in range(3):
         answer = federation.play(negated, {6})
-        assert answer.judgements[6].suspicion.since == 2
+        assert answer.clients[6].suspicion.since == 2
     for _ in range(8):
         answer = federation.play(negated, nobody)
-    assert answer.judgements[6].suspicion is None, "heard again"
+    assert answer.clients[6].suspicion is None, "heard again"
     answer = federation.play(negated, {6})
-    assert answer.judgements[6].suspicion.since == 13, "a new case"
+    assert answer.clients[6].suspicion.since == 13, "a new case"
 
 
 def test_a_client_that_takes_no_part_keeps_its_case(knowing: Path) -> None:
@@ -155,14 +155,14 @@ def test_a_client_that_takes_no_part_keeps_its_case(knowing: Path) -> None:
         if number == 2:
             del sent[8]
         answer = rule.aggregate(sent)
-    assert {j.client: j for j in answer.judgements}[8].suspicion.since == 1
+    assert {j.client: j for j in answer.clients}[8].suspicion.since == 1
 
 
 def test_without_memory_nothing_is_said_about_when(knowing: Path) -> None:
     federation = Federation(knowing, memory=False)
     for _ in range(2):
         answer = federation.play(negated, {6})
-    assert answer.judgements[6].suspicion.since is None
+    assert answer.clients[6].suspicion.since is None
 
 
 def test_kinds_survive_saving_and_restoring(knowing: Path, tmp_path: Path) -> None:

@@ -123,12 +123,12 @@ def aggregate(*words: object) -> dict[str, Any]:
 
 
 def clients(printed: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {client["id"]: client[key] for client in printed["clients"]}
+    return {client["client"]: client[key] for client in printed["clients"]}
 
 
 def rejected(printed: Mapping[str, Any]) -> dict[str, str]:
     odd = [client for client in printed["clients"] if client["verdict"] == "rejected"]
-    return {client["id"]: client["reason"] for client in odd}
+    return {client["client"]: client["reason"] for client in odd}
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_the_written_model_is_the_global_one_plus_the_rules_update(
     assert_follows(rule, folder / NEXT, FILES[:n])
     assert contents(folder).keys() - before.keys() == {NEXT}
     assert printed["rule"] == rule
-    assert [client["id"] for client in printed["clients"]] == IDS[:n]
+    assert [client["client"] for client in printed["clients"]] == IDS[:n]
     assert not rejected(printed)
 
 
@@ -296,7 +296,7 @@ def test_the_json_object_has_these_keys() -> None:
     assert {"rule", "clients", "output"} <= printed.keys()
     assert printed["output"] == NEXT
     for client in printed["clients"]:
-        assert {"id", "weight", "verdict", "reason"} <= client.keys()
+        assert {"client", "weight", "verdict", "reason"} <= client.keys()
     assert clients(printed, "reason")[IDS[1]] == "krum gave it no weight"
     assert {type(reason) for reason in clients(printed, "reason").values()} == {str, type(None)}
 
@@ -470,7 +470,7 @@ def test_the_first_of_two_files_with_one_stem_counts(folder: Path) -> None:
     other.mkdir()
     save_file(trained(global_model(), 77), other / FILES[0])
     printed = aggregate("--rule", "mean", *FILES[:3], other / FILES[0], "-o", NEXT)
-    assert [client["id"] for client in printed["clients"]] == [*IDS[:3], IDS[0]]
+    assert [client["client"] for client in printed["clients"]] == [*IDS[:3], IDS[0]]
     assert rejected(printed) == {IDS[0]: "its id is there twice; only the first is counted"}
     assert_follows("mean", folder / NEXT, FILES[:3])
 

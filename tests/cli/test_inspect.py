@@ -19,7 +19,8 @@ from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.cli import app
 from fedimmune.federation import run_folder
-from fedimmune.records import ClientRecord, RoundRecord, Seconds
+from fedimmune.records import RoundRecord, Seconds
+from fedimmune.results import ClientResult, Verdict
 from fedimmune.runs import RunFolder
 from fedimmune.traces import Trace
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recordings
@@ -69,18 +70,18 @@ def run(defence: Path, tmp_path: Path) -> RunFolder:
         weights, scores = loaded.weigh(grams, evidence)
         folder.traces.write(Trace(number, clients, tuple(LAYERS), grams, evidence))
         records = [
-            ClientRecord(
-                id=client,
-                attacks=i < 2,
-                verdict="trusted" if weight > 0 else "suspected",
+            ClientResult(
+                str(client),
+                Verdict.TRUSTED if weight > 0 else Verdict.SUSPECTED,
                 weight=weight,
                 score=score,
+                is_attacker=i < 2,
             )
             for i, (client, weight, score) in enumerate(
                 zip(clients, weights.tolist(), scores.tolist(), strict=True)
             )
         ]
-        records.append(ClientRecord(id="late", verdict="rejected", reason="it holds NaN"))
+        records.append(ClientResult("late", Verdict.REJECTED, reason="it holds NaN"))
         seconds = Seconds(training=1, aggregating=1, testing=1)
         folder.append(
             RoundRecord(round=number, accuracy=0.5, clients=tuple(records), seconds=seconds)
@@ -145,7 +146,7 @@ def test_a_run_shows_whom_it_accused_most_first(run: RunFolder) -> None:
     facts = read(run.path)
     assert facts["rounds"] == 2
     assert facts["traces"] == [1, 2]
-    by_id = {client["id"]: client for client in facts["clients"]}
+    by_id = {client["client"]: client for client in facts["clients"]}
     assert by_id["a"]["accused"] == [1, 2]
     assert by_id["d"]["accused"] == [2]
     assert by_id["8"]["accused"] == []
@@ -157,7 +158,7 @@ def test_a_run_shows_whom_it_accused_most_first(run: RunFolder) -> None:
 
 def test_a_round_and_a_client(run: RunFolder) -> None:
     assert read(run.path, "--round", "2")["clients"] == [
-        client.model_dump(mode="json") for client in run.records()[1].clients
+        client.to_json() for client in run.records()[1].clients
     ]
     assert "it holds NaN" in call(run.path, "--round", "2").stdout
     found = read(run.path, "--client", "8")

@@ -203,7 +203,7 @@ def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable
     result = call(*words, "--anchor", "server.safetensors", "--json", *clients, "-o", "next")
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
-    assert [client["id"] for client in printed["clients"]] == ["a", "b", "c"]
+    assert [client["client"] for client in printed["clients"]] == ["a", "b", "c"]
     assert sum(client["weight"] for client in printed["clients"]) == pytest.approx(1)
     remembered = call(*words, "--anchor", "server.safetensors", "--history", "memory", *clients)
     assert remembered.exit_code == 0

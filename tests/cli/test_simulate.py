@@ -375,5 +375,7 @@ def test_a_run_that_goes_on_has_the_same_ids(folder: Path) -> None:
     begun.close()
     resumed = list(simulate(scenario, runs=folder, workers=1))
     assert [r.clients for r in resumed] == [r.clients for r in whole], "read back, or just played"
-    ids = {client["id"] for r in resumed for client in json.loads(r.model_dump_json())["clients"]}
+    ids = {
+        client["client"] for r in resumed for client in json.loads(r.model_dump_json())["clients"]
+    }
     assert ids == {str(n) for n in range(10)}

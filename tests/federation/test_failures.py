@@ -85,8 +85,8 @@ def test_a_client_that_breaks_is_left_out_and_the_round_goes_on(
     for record in records:
         assert_well_formed(record, Scenario(**fields))
         assert record.error is None
-        assert [c.verdict for c in record.clients if c.id != bad] == ["trusted"] * 3
-        (client,) = [c for c in record.clients if c.id == bad]
+        assert [c.verdict for c in record.clients if c.client != bad] == ["trusted"] * 3
+        (client,) = [c for c in record.clients if c.client == bad]
         assert client.verdict == verdict
         assert client.weight is None
         assert client.reason
@@ -165,7 +165,7 @@ def test_too_few_for_the_rule_are_named() -> None:
     for record in records:
         assert record.error is not None
         assert "krum needs at least" in record.error
-        verdicts = {client.id: client.verdict for client in record.clients}
+        verdicts = {client.client: client.verdict for client in record.clients}
         assert verdicts == {c: "rejected" if c in bad else "unused" for c in "0123"}
     assert same(models[0], models[2])
 

@@ -15,11 +15,11 @@ from fedimmune import Aggregation, Scenario, Verdict, create
 from fedimmune.attacks import create as create_attack
 from fedimmune.errors import ParameterError
 from fedimmune.federation.federation import Federation
-from fedimmune.federation.measuring import auroc, client_records, detections, distances
+from fedimmune.federation.measuring import auroc, detections, distances
 from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.testing import test_piece as count_piece
+from fedimmune.results import ClientResult
 from fedimmune.tasks import Data, Samples, data_folder
-from fedimmune.verdicts import Judgement
 from tests.federation.own_task import Blobs
 from tests.federation.test_client import BLOBS, WOBBLY, nobody, sent, set_up
 
@@ -51,8 +51,8 @@ def test_auroc_is_the_area_under_the_curve(weights: list[float], attackers: set[
 
 
 def aggregation(verdicts: list[Verdict], weights: list[float] | None) -> Aggregation:
-    judgements = tuple(
-        Judgement(client, verdict, None if weights is None else weights[client])
+    clients = tuple(
+        ClientResult(client, verdict, None if weights is None else weights[client])
         for client, verdict in enumerate(verdicts)
     )
     shares = None
@@ -62,7 +62,7 @@ def aggregation(verdicts: list[Verdict], weights: list[float] | None) -> Aggrega
             for client, verdict in enumerate(verdicts)
             if verdict is not Verdict.REJECTED
         }
-    return Aggregation("rule", {}, shares, None, {}, judgements)
+    return Aggregation("rule", {}, shares, None, {}, clients)
 
 
 @given(
@@ -139,20 +139,6 @@ def test_no_distance_where_all_attack() -> None:
     federation = set_up(Scenario(task=BLOBS, clients=3, attack="omniscient", attackers=3))[2]
     answer = federation.train(1, nobody)
     assert distances(answer.updates, federation.attackers, None) == {}
-
-
-def test_client_records_name_everybody_once_in_order() -> None:
-    federation = set_up(Scenario(task=BLOBS, clients=5, attack="omniscient", attackers=2))[2]
-    answer = federation.train(1, nobody)
-    made = create("krum").aggregate(answer.updates)
-    records = client_records(answer, federation.attackers, made, {})
-    assert [record.id for record in records] == ["0", "1", "2", "3", "4"]
-    assert [record.attacks for record in records] == [c in federation.attackers for c in range(5)]
-    assert made.weights is not None
-    assert made.scores is not None
-    assert [record.weight for record in records] == [made.weights[c] for c in range(5)]
-    assert [record.score for record in records] == [made.scores[c] for c in range(5)]
-    assert [record.verdict for record in records] == [made.verdicts[c] for c in range(5)]
 
 
 # -------------------------------------------------------------------- how good the model is

@@ -31,8 +31,8 @@ def assert_well_formed(record: RoundRecord, scenario: Scenario) -> None:
     for name in ("loss", "distance", "robust_mean_norm"):
         value = getattr(record, name)
         assert value is None or (math.isfinite(value) and value >= 0), name
-    assert [client.id for client in record.clients] == [str(n) for n in range(scenario.clients)]
-    assert sum(bool(client.attacks) for client in record.clients) == scenario.attackers
+    assert [client.client for client in record.clients] == [str(n) for n in range(scenario.clients)]
+    assert sum(bool(client.is_attacker) for client in record.clients) == scenario.attackers
     weights = [client.weight for client in record.clients if client.weight is not None]
     assert not weights or math.fsum(weights) == pytest.approx(1)
     text = record.model_dump_json()
@@ -115,17 +115,17 @@ def test_a_share_of_the_clients_takes_part_by_the_seed() -> None:
     scenario = Scenario(**fields, attack="omniscient", attackers=5, rounds=12, partition="iid")
     federation = set_up(scenario)[2]
     records = list(simulate(scenario, workers=1))
-    who = [[client.id for client in record.clients] for record in records]
+    who = [[client.client for client in record.clients] for record in records]
     assert who == [[str(c) for c in federation.participants(n)] for n in range(1, 13)]
     assert all(len(ids) == 6 == len(set(ids)) for ids in who)
     assert who[0] != who[1]
     assert {client for ids in who for client in ids} == {str(n) for n in range(20)}
     for record in records:
-        assert [c.attacks for c in record.clients] == [
-            int(c.id) in federation.attackers for c in record.clients
+        assert [c.is_attacker for c in record.clients] == [
+            int(c.client) in federation.attackers for c in record.clients
         ]
     other = Scenario(**fields, partition="iid", rule="median", rounds=1)
-    assert [client.id for client in next(simulate(other, workers=1)).clients] == who[0]
+    assert [client.client for client in next(simulate(other, workers=1)).clients] == who[0]
     anew = Scenario(**fields, partition="iid", seed=2)
     assert [[str(c) for c in set_up(anew)[2].participants(n)] for n in range(1, 13)] != who
 
@@ -152,7 +152,7 @@ def test_more_clients_than_samples(partition: str, caplog: pytest.LogCaptureFixt
     able = [str(c) for c, part in enumerate(set_up(scenario)[2].parts) if len(part)]
     assert f"{30 - len(able)} of 30 clients have no data" in caplog.text
     for record in records:
-        assert [client.id for client in record.clients] == able
+        assert [client.client for client in record.clients] == able
         assert record.error is None
 
 

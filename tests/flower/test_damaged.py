@@ -121,10 +121,10 @@ def test_whatever_two_of_seven_send_the_others_train(believe: bool, data: st.Dat
     ]
     record = strategy.last_record
     assert record is not None
-    ids = [int(client.id) for client in record.clients]
+    ids = [int(client.client) for client in record.clients]
     assert len(ids) == len(set(ids))
     assert {100, 101, 102, 103, 104} <= set(ids)
-    verdicts = {int(client.id): client.verdict for client in record.clients}
+    verdicts = {int(client.client): client.verdict for client in record.clients}
     assert all(verdicts[node] not in {"rejected", "failed", "late"} for node in range(100, 105))
     weights = [client.weight for client in record.clients if client.weight is not None]
     if weights:

@@ -171,7 +171,7 @@ def test_the_attacker_is_named_and_the_dead_node_is_not(deployment: Deployment) 
     records = deployment.records()
     assert len(records) == ROUNDS, run.text
     attacker, victim = nodes[deployment.attacker], nodes[deployment.victim]
-    seen = [{c["id"]: c for c in record["clients"]} for record in records]
+    seen = [{c["client"]: c for c in record["clients"]} for record in records]
     for number, clients in enumerate(seen):
         assert records[number]["error"] is None
         assert set(clients) == set(nodes.values()), "a key's node id is what it was registered as"

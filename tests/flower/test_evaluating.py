@@ -54,7 +54,7 @@ def test_suspects_metrics_are_left_out() -> None:
     result = strategy.start(FakeGrid(clients), arrays_of(first_model()), num_rounds=1)
     record = strategy.last_record
     assert record is not None
-    accused = {client.id for client in record.clients if client.verdict == "suspected"}
+    accused = {client.client for client in record.clients if client.verdict == "suspected"}
     assert accused == {"8", "9"}
     # Three of six say 0.5, three 0.7: any voice of a suspect's would move the median.
     assert dict(result.evaluate_metrics_clientapp[1]) == {"accuracy": pytest.approx(0.6)}
@@ -73,7 +73,7 @@ def test_who_was_rejected_in_training_is_not_heard() -> None:
     result = strategy.start(FakeGrid(clients), arrays_of(first_model()), num_rounds=1)
     record = strategy.last_record
     assert record is not None
-    assert {c.id for c in record.clients if c.verdict == "rejected"} == {"8"}
+    assert {c.client for c in record.clients if c.verdict == "rejected"} == {"8"}
     assert dict(result.evaluate_metrics_clientapp[1]) == {"accuracy": pytest.approx(0.6)}
 
 
@@ -103,6 +103,6 @@ def test_a_flood_of_metrics_is_rejected_in_training(metrics: dict[str, Any]) -> 
     strategy.start(grid, arrays_of(first_model()), num_rounds=1)
     record = strategy.last_record
     assert record is not None
-    reasons = {c.id: c.reason for c in record.clients if c.verdict == "rejected"}
+    reasons = {c.client: c.reason for c in record.clients if c.verdict == "rejected"}
     assert list(reasons) == ["8"]
     assert "metrics, of which at most 10000 are read" in (reasons["8"] or "")

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from torch import Tensor
 
 from fedimmune.flower import RobustStrategy
-from fedimmune.records import ClientRecord
+from fedimmune.results import ClientResult
 from tests.flower.federation import (
     Client,
     FakeGrid,
@@ -38,7 +38,7 @@ ODD = 105
 
 def played(
     clients: dict[int, Client], **options: Any
-) -> tuple[ArrayRecord, MetricRecord, dict[int, ClientRecord]]:
+) -> tuple[ArrayRecord, MetricRecord, dict[int, ClientResult]]:
     """Play one round by hand."""
     strategy = RobustStrategy(**{"rule": "median", **options})
     grid = FakeGrid(clients)
@@ -48,7 +48,7 @@ def played(
     assert metrics is not None
     record = strategy.last_record
     assert record is not None
-    by_id = {int(client.id): client for client in record.clients}
+    by_id = {int(client.client): client for client in record.clients}
     assert len(by_id) == len(record.clients)  # nobody twice
     return arrays, metrics, by_id
 

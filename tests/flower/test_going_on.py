@@ -101,7 +101,7 @@ def test_clients_are_told_after_a_restart_too(tmp_path: Path) -> None:
     told = {m.metadata.dst_node_id: verdict_of(m) for m in grid.sent}
     broken = told[107]
     assert broken is not None
-    assert (broken.verdict, broken.round) == ("failed", 1)
+    assert (broken["verdict"], broken["round"]) == ("failed", 1)
     assert {config["server-round"] for config in grid.told(100)} == {2}
 
 
@@ -141,9 +141,9 @@ def test_records_say_what_became_of_everybody(tmp_path: Path) -> None:
     assert [record.accuracy for record in records] == [0.1, 0.2]
     assert records[1].accuracy_without_success == pytest.approx(0.1)
     assert records[1].loss is None
-    by_id = {client.id: client for client in records[1].clients}
+    by_id = {client.client: client for client in records[1].clients}
     assert by_id["107"].verdict == by_id["108"].verdict == "failed"
-    assert all(client.attacks is None for client in by_id.values())
+    assert all(client.is_attacker is None for client in by_id.values())
 
 
 @pytest.mark.parametrize("is_tested", [True, False])

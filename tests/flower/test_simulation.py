@@ -44,14 +44,16 @@ def test_flower_plays_what_simulate_plays_and_the_learned_rule_holds(
     assert mean[-1]["asr"] > 0.9
 
     truth = json.loads((folder / "runs" / "adaptive" / "partition.json").read_text())
-    attackers = {client["id"] for client in truth if client["attacks"]}
+    attackers = {client["client"] for client in truth if client["is_attacker"]}
     assert (len(truth), len(attackers)) == (10, 4)
     for record in adaptive:
-        assert {client["id"] for client in record["clients"]} == {each["id"] for each in truth}
-        weights = {client["id"]: client["weight"] for client in record["clients"]}
+        assert {client["client"] for client in record["clients"]} == {
+            each["client"] for each in truth
+        }
+        weights = {client["client"]: client["weight"] for client in record["clients"]}
         assert sum(weights.values()) == pytest.approx(1)
         assert sum(weights[node] for node in attackers) < 0.1
-        suspects = {c["id"] for c in record["clients"] if c["verdict"] == "suspected"}
+        suspects = {c["client"] for c in record["clients"] if c["verdict"] == "suspected"}
         assert len(suspects & attackers) >= 3
     assert adaptive[-1]["accuracy"] > adaptive[0]["accuracy"]
 

@@ -12,8 +12,8 @@ from fedimmune import Updates, create
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.flower import anchor_for, verdict_of
 from fedimmune.flower.arrays import record_of
-from fedimmune.flower.exclusion import Exclusion
-from fedimmune.flower.grids import WatchfulGrid
+from fedimmune.flower.messages import WatchfulGrid
+from fedimmune.flower.sampling import Exclusion
 from fedimmune.rules.base import Weighing, WeightRule
 from tests.flower.federation import (
     Client,
@@ -101,13 +101,13 @@ def test_each_client_learns_its_own_verdict() -> None:
     rule = create("multi-krum", attackers=2, keep=4)
     robust(rule=rule).start(grid, arrays_of(first_model()), num_rounds=2)
     assert all(heard[0] is None for heard in told.values())
-    assert told[106][1].verdict in {"suspected", "unused"}
-    assert told[106][1].weight == 0
-    assert told[106][1].round == 1
-    assert "not used" in told[106][1].text
-    assert told[107][1].verdict == "failed"
-    assert "no accusation" in str(told[107][1])
-    honest_verdicts = [told[node][1].verdict for node in range(100, 106)]
+    assert told[106][1]["verdict"] in {"suspected", "unused"}
+    assert told[106][1]["weight"] == 0
+    assert told[106][1]["round"] == 1
+    assert "not used" in told[106][1]["text"]
+    assert told[107][1]["verdict"] == "failed"
+    assert "not an accusation" in str(told[107][1])
+    honest_verdicts = [told[node][1]["verdict"] for node in range(100, 106)]
     assert honest_verdicts.count("trusted") == 4
     assert [config_of(m)["server-round"] for m in grid.sent] == [1] * 8 + [2] * 8
 
@@ -161,7 +161,7 @@ def test_late_is_not_failed() -> None:
 
     def look(_: int, __: ArrayRecord) -> None:
         if strategy.last_record is not None:
-            seen.append({c.id: c.verdict for c in strategy.last_record.clients})
+            seen.append({c.client: c.verdict for c in strategy.last_record.clients})
 
     result = strategy.start(
         grid, arrays_of(first_model()), num_rounds=3, timeout=0.05, evaluate_fn=look
@@ -227,8 +227,8 @@ def test_who_is_suspected_often_is_not_asked_for_a_while() -> None:
 
 def test_exclusion_never_leaves_too_few() -> None:
     strategy = robust(exclude=(1, 5), min_train_nodes=3)
-    assert strategy.course.exclusion is not None
-    strategy.course.exclusion.note(0, ["100", "101"])
+    assert strategy.session.exclusion is not None
+    strategy.session.exclusion.note(0, ["100", "101"])
     grid = FakeGrid(group(4))
     messages = strategy.configure_train(1, arrays_of(first_model()), ConfigRecord(), grid)
     asked = {message.metadata.dst_node_id for message in messages}

@@ -8,7 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from fedimmune.flower import Told, verdict_of
+from fedimmune.flower import verdict_of
+from fedimmune.flower.client import to_config
+from fedimmune.results import ClientResult, Suspicion, Verdict
 
 
 @pytest.mark.flower
@@ -20,7 +22,7 @@ def test_flower_is_installed() -> None:
 def test_a_client_needs_neither_pytorch_nor_flower_to_be_told() -> None:
     script = (
         "import sys; from fedimmune.flower import verdict_of\n"
-        "assert verdict_of({'fedimmune-verdict': 'trusted'}).verdict == 'trusted'\n"
+        "assert verdict_of({'fedimmune-verdict': 'trusted'})['verdict'] == 'trusted'\n"
         "heavy = {'torch', 'flwr', 'numpy', 'pydantic'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -28,14 +30,15 @@ def test_a_client_needs_neither_pytorch_nor_flower_to_be_told() -> None:
 
 
 def test_what_is_told_is_read_back() -> None:
-    told = Told(
-        "suspected", 4, "backdoor", 0.93, 2, "omniscient", 0.05, 0.0, "Your update was not used."
-    )
-    assert verdict_of({"lr": 0.1, **told.to_config()}) == told
-    assert verdict_of({"config": told.to_config()}) == told
-    assert verdict_of({"other": told.to_config()}, configrecord_key="other") == told
-    assert told.is_accused
-    assert str(told) == told.text
+    suspicion = Suspicion("backdoor", 0.93, 2, "omniscient", 0.05)
+    told = ClientResult(7, Verdict.SUSPECTED, 0.0, suspicion=suspicion).notice()
+    told["round"] = 4
+    config = to_config(told)
+    del told["client"]  # it knows who it is
+    assert verdict_of({"lr": 0.1, **config}) == told
+    assert verdict_of({"config": config}) == told
+    assert verdict_of({"other": config}, configrecord_key="other") == told
+    assert str(verdict_of(config)) == told["text"]
 
 
 @pytest.mark.parametrize("message", [None, 3, {}, {"lr": 0.1}, {"fedimmune-verdict": 7}, "text"])
@@ -45,4 +48,8 @@ def test_nothing_told_is_none(message: object) -> None:
 
 def test_words_of_a_later_server_are_passed_over() -> None:
     config = {"fedimmune-verdict": "trusted", "fedimmune-mood": "good"}
-    assert verdict_of(config) == Told("trusted")
+    told = verdict_of(config)
+    assert told is not None
+    assert str(told) == told["verdict"] == "trusted"
+    assert "mood" not in told
+    assert told["weight"] is None

@@ -32,10 +32,11 @@ from fedimmune.cli import inspect_defence, inspect_run
 from fedimmune.cli.terminal import remarks, say
 from fedimmune.errors import FedimmuneError
 from fedimmune.federation import Scenario
-from fedimmune.records import ClientRecord, RoundRecord, Seconds
+from fedimmune.records import RoundRecord, Seconds
 from fedimmune.report import write_report
+from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules.history import History
-from fedimmune.runs import RunFolder
+from fedimmune.runs import Checkpoint, RunFolder
 from fedimmune.traces import Trace
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recording, recordings
 from tests.fuzz.conftest import COUNTS
@@ -110,11 +111,11 @@ def _explained_run(place: Path, defence: Path) -> None:
     evidence = torch.zeros(8, dtype=torch.float64)
     kept = {"fc.bias": torch.rand(8, 6)}
     folder.traces.write(Trace(1, CLIENTS, tuple(LAYERS), grams, evidence, CLIENTS, kept))
-    records = tuple(ClientRecord(id=c, verdict="suspected", weight=0.0) for c in CLIENTS)
+    records = tuple(ClientResult(c, Verdict.SUSPECTED, 0.0) for c in CLIENTS)
     seconds = Seconds(training=1, aggregating=1, testing=1)
     folder.append(RoundRecord(round=1, accuracy=0.5, clients=records, seconds=seconds))
     rule: Any = create("foolsgold", history=True)
-    folder.save(1, {"w": torch.zeros(3)}, "fingerprint", rule, last=False)
+    folder.save(Checkpoint(1, {"w": torch.zeros(3)}, "fingerprint"), rule, last=False)
 
 
 def test_the_unchanged_files_are_good(valid: Path) -> None:

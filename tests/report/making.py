@@ -11,7 +11,8 @@ import tomli_w
 import torch
 from safetensors.torch import save_file
 
-from fedimmune.records import ClientData, ClientRecord, RoundRecord, Seconds
+from fedimmune.records import ClientData, RoundRecord, Seconds
+from fedimmune.results import ClientResult, Verdict
 from fedimmune.runs import RunFolder
 
 __all__ = ["make_run", "scenario_of", "visible_text"]
@@ -57,8 +58,8 @@ def make_run(
         folder.keep_partition(
             tuple(
                 ClientData(
-                    id=client,
-                    attacks=client in attackers if truth else None,
+                    client=client,
+                    is_attacker=client in attackers if truth else None,
                     samples=tuple(chance.randrange(40) for _ in range(10)),
                 )
                 for client in clients
@@ -70,7 +71,7 @@ def make_run(
         accuracy, asr = chance.random(), chance.random() if has_target and truth else None
         records = _clients(clients, attackers, truth, weighs, reason, chance)
         accused = [c for c in records if c.verdict == "suspected"]
-        hits = sum(bool(c.attacks) for c in accused)
+        hits = sum(bool(c.is_attacker) for c in accused)
         folder.append(
             RoundRecord(
                 round=number,
@@ -80,7 +81,7 @@ def make_run(
                 accuracy_without_success=None if asr is None else accuracy * (1 - asr),
                 precision=hits / len(accused) if accused and truth else None,
                 recall=hits / len(attackers) if attackers and truth and weighs else None,
-                attacker_weight=sum(c.weight or 0 for c in records if c.attacks)
+                attacker_weight=sum(c.weight or 0 for c in records if c.is_attacker)
                 if truth and weighs and attackers
                 else None,
                 distance=chance.random(),
@@ -102,16 +103,16 @@ def _clients(
     weighs: bool,
     reason: str,
     chance: random.Random,
-) -> tuple[ClientRecord, ...]:
+) -> tuple[ClientResult, ...]:
     raw = [chance.random() if chance.random() < 0.7 else 0.0 for _ in clients]
     raw[-1] = raw[-1] or 0.5
     return tuple(
-        ClientRecord(
-            id=client,
-            attacks=client in attackers if truth else None,
-            verdict="trusted" if not weighs or weight else "suspected",
+        ClientResult(
+            str(client),
+            Verdict.TRUSTED if not weighs or weight else Verdict.SUSPECTED,
             weight=weight / sum(raw) if weighs else None,
-            reason=None if not weighs or weight else reason,
+            reason="" if not weighs or weight else reason,
+            is_attacker=client in attackers if truth else None,
         )
         for client, weight in zip(clients, raw, strict=True)
     )

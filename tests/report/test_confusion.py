@@ -37,7 +37,7 @@ def by_hand(path: Path) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for line in (path / "rounds.jsonl").read_text().splitlines():
         for client in json.loads(line)["clients"]:
-            truth = "backdoor" if client["attacks"] else "honest"
+            truth = "backdoor" if client["is_attacker"] else "honest"
             counts[truth, client.get("kind") or client["verdict"]] += 1
     return counts
 

@@ -42,7 +42,7 @@ def test_a_runs_figures(tmp_path: Path, attack: str, truth: bool) -> None:
     else:
         assert found.over_half is None
         assert found.recall is None
-    honest = [c for line in raw for c in line["clients"] if c["attacks"] is False]
+    honest = [c for line in raw for c in line["clients"] if c["is_attacker"] is False]
     kept = [c for c in honest if c["weight"] is not None and c["weight"] > 0]
     assert found.honest_kept == (len(kept) / len(honest) if honest else None)
     assert found.distance == pytest.approx(average([line["distance"] / 2.0 for line in raw]))

@@ -17,8 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedimmune.adaptive.making import make_defence
-from fedimmune.records import ClientRecord, RoundRecord, Seconds
+from fedimmune.records import RoundRecord, Seconds
 from fedimmune.report import write_report
+from fedimmune.results import ClientResult, Verdict
 from fedimmune.runs import RunFolder
 from tests.adaptive.rehearsed import recordings
 from tests.report.making import make_run, scenario_of, visible_text
@@ -269,7 +270,7 @@ def write_hostile(place: Path, words: list[str], number: float) -> Path:
     scenario = scenario_of({"name": "krum", words[0]: words[-1]}, rounds=2)
     make_run(place, scenario, played=1)
     clients = tuple(
-        ClientRecord(id=word, attacks=i % 2 == 0, verdict=word, weight=number, reason=word)
+        ClientResult(word, Verdict.SUSPECTED, abs(number) % 1, number, word, is_attacker=i % 2 == 0)
         for i, word in enumerate(words)
     )
     record = RoundRecord(
@@ -341,7 +342,7 @@ def with_nodes(path: Path) -> Path:
     records = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     for record in records:
         for client in record["clients"]:
-            client["id"] = NODES[int(client["id"])]
+            client["client"] = NODES[int(client["client"])]
     records[1]["warnings"] = ["8 of 10 valid clients are suspected: <b>look</b>"]
     (path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     (path / "partition.json").unlink(missing_ok=True)
@@ -358,12 +359,12 @@ def test_ids_are_shown_whole_with_a_row_for_each(tmp_path: Path) -> None:
     records = RunFolder(folder).records()
     for node, cells in rows:
         told = dict(zip(headings, re.findall(r"<td[^>]*>([^<]*)</td>", cells), strict=True))
-        own = [(r.round, c) for r in records for c in r.clients if c.id == node]
+        own = [(r.round, c) for r in records for c in r.clients if c.client == node]
         verdicts = Counter(client.verdict for _, client in own)
         assert told["rounds"] == str(len(own))
         for verdict, count in verdicts.items():
             assert told[verdict] == str(count)
-        assert told["attacks"].endswith("yes") == bool(own[0][1].attacks)
+        assert told["attacks"].endswith("yes") == bool(own[0][1].is_attacker)
         first = next((str(n) for n, client in own if client.verdict == "suspected"), "–")
         assert told.get("first suspected", "–") == first
         mean = sum(client.weight or 0 for _, client in own) / len(own)

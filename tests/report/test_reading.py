@@ -61,7 +61,7 @@ def overwrite(name: str, text: str) -> Callable[[Path], object]:
         overwrite("rounds.jsonl", "garbage\n"),
         overwrite("rounds.jsonl", '{"round": 1}\n'),
         overwrite("partition.json", "[1, 2]"),
-        overwrite("partition.json", '[{"id": 1, "samples": "many"}]'),
+        overwrite("partition.json", '[{"client": 1, "samples": "many"}]'),
         lambda folder: (folder / "scenario.toml").write_bytes(b"\xff\xfe"),
     ],
 )
@@ -110,11 +110,11 @@ def test_a_simulation_writes_down_who_has_what(tmp_path: Path) -> None:
     found = folder.partition()
     assert found is not None
     labels = Blobs().load(Path()).clients.labels.tolist()
-    assert [client.id for client in found] == ["0", "1", "2", "3", "4"]
+    assert [client.client for client in found] == ["0", "1", "2", "3", "4"]
     totals = [sum(client.samples[k] for client in found) for k in range(4)]
     assert totals == [labels.count(k) for k in range(4)]
-    attackers = {client.id for client in folder.records()[0].clients if client.attacks}
-    assert {client.id for client in found if client.attacks} == attackers
+    attackers = {client.client for client in folder.records()[0].clients if client.is_attacker}
+    assert {client.client for client in found if client.is_attacker} == attackers
     # A run of before goes on, and has it then.
     written = (folder.path / "partition.json").read_bytes()
     (folder.path / "partition.json").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedimmune.federation import Scenario, run_folder, simulate
-from fedimmune.records import ClientData, ClientRecord, RoundRecord, Seconds
+from fedimmune.records import ClientData, RoundRecord, Seconds
 from fedimmune.report.reading import read_run
 from fedimmune.report.truth import with_truth
+from fedimmune.results import ClientResult, Verdict
 
 NO_TIME = Seconds(training=0, aggregating=0, testing=0)
 VERDICTS = ("trusted", "unused", "suspected", "rejected", "failed", "late")
 
 
 def told(attacks: list[bool]) -> tuple[ClientData, ...]:
-    return tuple(ClientData(id=i, attacks=a, samples=()) for i, a in enumerate(attacks))
+    return tuple(ClientData(client=i, is_attacker=a, samples=()) for i, a in enumerate(attacks))
 
 
 @pytest.mark.parametrize("rule", ["krum", "median", "mean"])
@@ -31,7 +33,7 @@ def test_a_simulation_that_forgot_who_attacks_is_told_again(tmp_path: Path, rule
         record.model_copy(
             update={
                 **unknown,
-                "clients": tuple(c.model_copy(update={"attacks": None}) for c in record.clients),
+                "clients": tuple(replace(c, is_attacker=None) for c in record.clients),
             }
         )
         for record in known
@@ -52,12 +54,12 @@ def test_a_simulation_that_forgot_who_attacks_is_told_again(tmp_path: Path, rule
 def test_figures_by_their_definition(drawn: list[tuple[str, bool, float]]) -> None:
     sent = [verdict in VERDICTS[:3] for verdict, _, _ in drawn]
     clients = tuple(
-        ClientRecord(id=i, verdict=verdict, weight=weight if sent[i] else None)
+        ClientResult(str(i), Verdict(verdict), weight if sent[i] else None)
         for i, (verdict, _, weight) in enumerate(drawn)
     )
     record = RoundRecord(round=1, clients=clients, seconds=NO_TIME)
     (judged,) = with_truth([record], told([attacks for _, attacks, _ in drawn]))
-    assert [client.attacks for client in judged.clients] == [attacks for _, attacks, _ in drawn]
+    assert [client.is_attacker for client in judged.clients] == [attacks for _, attacks, _ in drawn]
     there = [each for each in drawn if each[0] not in {"failed", "late"}]
     accused = [attacks for verdict, attacks, _ in there if verdict in {"suspected", "rejected"}]
     bad = [verdict for verdict, attacks, _ in there if attacks]
@@ -73,15 +75,15 @@ def test_figures_by_their_definition(drawn: list[tuple[str, bool, float]]) -> No
 
 
 def test_what_records_say_themselves_stays() -> None:
-    client = ClientRecord(id=0, attacks=False, verdict="trusted", weight=1.0)
+    client = ClientResult("0", Verdict.TRUSTED, 1.0, is_attacker=False)
     record = RoundRecord(round=1, clients=(client,), attacker_weight=0.0, seconds=NO_TIME)
     assert with_truth([record], told([True])) == (record,)
     assert with_truth([record], None) == (record,)
 
 
 def test_a_skipped_round_has_no_figures() -> None:
-    client = ClientRecord(id=0, verdict="rejected")
+    client = ClientResult("0", Verdict.REJECTED)
     record = RoundRecord(round=1, clients=(client,), error="too few", seconds=NO_TIME)
     (judged,) = with_truth([record], told([True]))
-    assert judged.clients[0].attacks is True
+    assert judged.clients[0].is_attacker is True
     assert judged.precision is None

@@ -29,7 +29,7 @@ def train(message: Message, context: Context) -> Message:
     client = _number(context, setting)
     attack = setting.attack if client in setting.attackers else None
     told = verdict_of(message)
-    if told is not None and told.is_accused:
+    if told is not None and told["verdict"] == "suspected":
         _log.warning("client %d is told: %s", client, told)
 
     start = message.content.array_records["arrays"].to_torch_state_dict()

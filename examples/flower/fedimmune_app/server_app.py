@@ -17,7 +17,7 @@ from fedimmune.errors import InputError
 from fedimmune.federation.seeds import generator, seeded
 from fedimmune.federation.testing import PIECE, Counts, test_piece
 from fedimmune.flower import RobustStrategy, anchor_for
-from fedimmune.flower.anchors import Anchor
+from fedimmune.flower.anchor import Anchor
 from fedimmune.records import ClientData
 from fedimmune.runs import RunFolder
 from fedimmune.tasks import build_model
@@ -88,8 +88,8 @@ def _write_truth(setting: Setting, clients: Mapping[int, int], run: Path) -> Non
     RunFolder(run).keep_partition(
         tuple(
             ClientData(
-                id=str(node),
-                attacks=client in setting.attackers,
+                client=str(node),
+                is_attacker=client in setting.attackers,
                 samples=tuple(labels[setting.parts[client]].bincount(minlength=classes).tolist()),
             )
             for node, client in sorted(clients.items())

@@ -1,4 +1,4 @@
-"""The server's own update, for defences that compare clients with it."""
+"""The server's own update, for defenses that compare clients with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedimmune.checks import whole
 __all__ = ["Anchor", "anchor_for"]
 
 Anchor: TypeAlias = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
-"""Takes the global model, gives the change that the server's own training makes of it."""
+"""Takes the global model and returns the change that the server's own training makes to it."""
 
 
 def anchor_for(
@@ -25,18 +25,18 @@ def anchor_for(
     momentum: float = 0.0,
     epochs: int = 1,
 ) -> Anchor:
-    """Make the callable for ``RobustStrategy(anchor=…)`` out of a model and a few samples.
+    """Make the callable for ``RobustStrategy(anchor=…)`` from a model and a few samples.
 
-    The update should come about as the clients' do: same optimiser, same number of epochs. A few
-    dozen samples that the server trusts will do; a defence that uses an anchor has learned what to
-    make of so little.
+    The server should train as the clients do: same optimizer, same number of epochs. A few dozen
+    samples that it trusts are enough; a defense that uses an anchor has learned what to make of so
+    little.
 
     Parameters
     ----------
     model
         One of the federation's; its values are overwritten.
     loader
-        Gives batches (inputs, labels), each time it is iterated over.
+        Yields batches (inputs, labels) each time it is iterated over.
     lr, momentum, epochs
         As the clients train: plain SGD on the cross-entropy.
 
@@ -50,16 +50,16 @@ def anchor_for(
     whole("anchor_for", "epochs", epochs, 1)
 
     def train(start: dict[str, Tensor]) -> dict[str, Tensor]:
-        # Copies, for training writes: the federation's model stays as it is.
+        # Copies, because training writes: the federation's model stays as it is.
         model.load_state_dict({name: tensor.clone() for name, tensor in start.items()})
         model.train()
         place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
         for _ in range(epochs):
             for inputs, labels in loader:
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 cross_entropy(model(inputs.to(place)), labels.to(place)).backward()
-                optimiser.step()
+                optimizer.step()
         return {
             name: _change(tensor.detach(), start[name])
             for name, tensor in model.state_dict().items()

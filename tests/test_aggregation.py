@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune import Aggregation, Rule, Updates, create
-from fedimmune.guarded import aggregate
+from fedimmune.aggregation import aggregate_safely
 
 Model = dict[str, Tensor]
 MODEL: Model = {
@@ -58,13 +58,19 @@ def with_update(**layers: Any) -> Callable[[Aggregation], Aggregation]:
     return lambda given: replace(given, update={**given.update, **layers})
 
 
+def with_weight(weight: float) -> Callable[[Aggregation], Aggregation]:
+    return lambda given: replace(
+        given, clients=(replace(given.clients[0], weight=weight), *given.clients[1:])
+    )
+
+
 def stumble(_: Aggregation) -> Any:
     raise ZeroDivisionError("by nothing")
 
 
 def test_a_good_round_moves_the_model_as_the_rule_does() -> None:
     updates = updates_of(0.5, 1.0, 1.5)
-    outcome = aggregate(create("median"), updates, MODEL)
+    outcome = aggregate_safely(create("median"), updates, MODEL)
     said = create("median").aggregate(updates)
     assert outcome.error is None
     assert outcome.model is not None
@@ -72,7 +78,7 @@ def test_a_good_round_moves_the_model_as_the_rule_does() -> None:
     assert list(outcome.model) == list(MODEL)
     assert all(torch.equal(outcome.model[name], expected[name]) for name in MODEL)
     assert outcome.aggregation is not None
-    assert outcome.aggregation.judgements == said.judgements
+    assert outcome.aggregation.clients == said.clients
     assert torch.equal(MODEL["weight"], torch.arange(6.0).reshape(2, 3))
 
 
@@ -87,12 +93,15 @@ def test_a_good_round_moves_the_model_as_the_rule_does() -> None:
         (with_update(weight=torch.tensor(float("nan"))), "not finite", True),
         (with_update(half=torch.tensor(float("-inf"))), "not finite", True),
         (with_update(half=torch.tensor(1e6)), "not finite", True),
+        (with_weight(-0.5), "weights that are not shares", False),
+        (with_weight(1.5), "weights that are not shares", False),
+        (with_weight(float("nan")), "weights that are not shares", False),
     ],
 )
 def test_what_is_no_model_is_an_error(
     change: Callable[[Aggregation], Any], words: str, is_believed: bool
 ) -> None:
-    outcome = aggregate(Odd(change), updates_of(0.5, float("nan"), 1.5), MODEL)
+    outcome = aggregate_safely(Odd(change), updates_of(0.5, float("nan"), 1.5), MODEL)
     assert outcome.model is None
     assert words in (outcome.error or "")
     assert (outcome.aggregation is not None) == is_believed
@@ -101,7 +110,7 @@ def test_what_is_no_model_is_an_error(
 def test_values_whose_sum_is_too_large_are_finite_all_the_same() -> None:
     model = {"weight": torch.full((4,), 3e38)}
     client = {"weight": torch.full((4,), 2.9e38)}
-    outcome = aggregate(create("mean"), Updates.from_models([client], model), model)
+    outcome = aggregate_safely(create("mean"), Updates.from_models([client], model), model)
     assert outcome.error is None
     assert outcome.model is not None
     assert torch.allclose(outcome.model["weight"], client["weight"])
@@ -110,7 +119,7 @@ def test_values_whose_sum_is_too_large_are_finite_all_the_same() -> None:
 @given(values=st.lists(VALUES, max_size=6), least=st.integers(0, 6))
 def test_there_is_a_finite_model_or_a_reason(values: list[float], least: int) -> None:
     for rule in (create("mean"), create("median"), create("foolsgold", history=True)):
-        outcome = aggregate(rule, updates_of(*values), MODEL, least=least)
+        outcome = aggregate_safely(rule, updates_of(*values), MODEL, least=least)
         assert (outcome.model is None) == (outcome.error is not None)
         finite = {
             f"c{number}": bool(torch.isfinite(state["half"]).all())
@@ -125,7 +134,7 @@ def test_there_is_a_finite_model_or_a_reason(values: list[float], least: int) ->
 
 def test_a_round_that_is_skipped_is_not_remembered() -> None:
     rule = create("foolsgold", history=True)
-    aggregate(rule, updates_of(0.5, 1.0, float("nan")), MODEL, least=3)
+    aggregate_safely(rule, updates_of(0.5, 1.0, float("nan")), MODEL, least=3)
     fresh = create("foolsgold", history=True)
     now = updates_of(0.5, 1.0, -1.0)
     assert rule.aggregate(now).weights == fresh.aggregate(now).weights

@@ -1,4 +1,4 @@
-"""A grid that one client's reply cannot bring down, and that sees replies which come too late."""
+"""A grid whose messages one client cannot spoil for all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = logging.getLogger("flwr")
 UNREADABLE = 20_001
 """The code of our own error for a reply that Flower cannot read; Flower's own codes are small."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
-"""Seconds between two times of asking: a tenth of the wait so far, so that a round takes no more
-than a tenth longer for it, within what Flower itself has in its simulation and in deployments."""
+"""Seconds between two requests: a tenth of the wait so far, so that a round takes at most a tenth
+longer for it, within what Flower itself has in its simulation and in deployments."""
 _REMEMBERED = 10_000
-"""So many unanswered messages are asked after at most."""
+"""At most so many unanswered messages are asked about."""
 
 
 class WatchfulGrid(Grid):
@@ -31,8 +31,8 @@ class WatchfulGrid(Grid):
     that call raise: the run ends and everybody's work is lost. Fetched one by one, it is an error
     of the one client that sent it.
 
-    Replies to messages of earlier rounds are fetched along, so that who is late can be told from
-    who is gone; they are not waited for.
+    Replies to messages of earlier rounds are fetched too, so that late clients can be told from
+    those that are gone; nothing waits for them.
 
     Parameters
     ----------
@@ -78,17 +78,18 @@ class WatchfulGrid(Grid):
             return []
         ids = list(self._grid.push_messages(sent))
         waiting = {key: message for key, message in zip(ids, sent, strict=False) if key}
-        is_training = any(m.metadata.message_type == MessageType.TRAIN for m in sent)
         replies = self._wait(waiting, timeout)
-        if is_training:
+        if any(message.metadata.message_type == MessageType.TRAIN for message in sent):
             replies += self._fetch(self._unanswered)
-            self._unanswered |= {key: _bare(message) for key, message in waiting.items()}
+            # Without content: a model is not kept for clients that never answer.
+            for key, message in waiting.items():
+                self._unanswered[key] = make_message(message.metadata, RecordDict())
             for key in list(self._unanswered)[:-_REMEMBERED]:
                 del self._unanswered[key]
         return replies
 
     def _wait(self, waiting: dict[str, Message], timeout: float | None) -> list[Message]:
-        """Fetch until all have answered or the time is over; who has not is left in `waiting`."""
+        """Fetch until all have answered or time is up; the unanswered stay in `waiting`."""
         began, replies = time.monotonic(), list[Message]()
         while True:
             replies += self._fetch(waiting)
@@ -104,11 +105,9 @@ class WatchfulGrid(Grid):
         for key, message in list(waiting.items()):
             try:
                 found = list(self._grid.pull_messages([key]))
-            except (ConnectionError, TimeoutError):
-                raise  # the SuperLink is gone, which is no client's doing
             except Exception as error:
                 if _is_of_the_link(error):
-                    raise
+                    raise  # the SuperLink is gone, which is no client's fault
                 _log.warning("a reply of node %d cannot be read", message.metadata.dst_node_id)
                 problem = Error(UNREADABLE, f"{type(error).__name__}: {error}")
                 found = [Message(problem, reply_to=message)]
@@ -120,9 +119,9 @@ class WatchfulGrid(Grid):
 
 def _is_of_the_link(error: Exception) -> bool:
     """Whether an error is of the connection to the SuperLink and not of what a client sent."""
-    return type(error).__module__.partition(".")[0] in {"httpx", "httpcore", "grpc"}
-
-
-def _bare(message: Message) -> Message:
-    """Give a message without its content: a model is not kept for who never answers."""
-    return make_message(message.metadata, RecordDict())
+    module = type(error).__module__.partition(".")[0]
+    return isinstance(error, ConnectionError | TimeoutError) or module in {
+        "httpx",
+        "httpcore",
+        "grpc",
+    }
