@@ -1,7 +1,7 @@
 """Flower's arrays, read without a copy and without trust, and written.
 
-An `Array` holds the bytes of a ``.npy`` file and, beside them, a shape and a dtype that nobody has
-compared with those bytes. Here everything is compared before a number is read, and nothing is
+An `Array` holds the bytes of a ``.npy`` file and a shape and a dtype that nobody has compared with
+those bytes. Here everything is compared before a number is read, and nothing is
 allocated for what a header merely claims.
 """
 
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedimmune.errors import InputError
-from fedimmune.intake import global_tensors, state_tensors
+from fedimmune.intake import global_tensors
 from fedimmune.layers import layers_of, mismatch, shown
 
-__all__ = ["array_of", "model_of", "record_of", "tensors_of", "values_of"]
+__all__ = ["array_of", "model_of", "record_of", "values_of"]
 
 _NUMPY = "numpy.ndarray"
 _LONGEST_HEADER = 4096
@@ -94,11 +94,6 @@ def model_of(record: ArrayRecord) -> dict[str, Tensor]:
     if problem is not None:
         raise InputError(f"the global model {problem}")
     return model
-
-
-def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
-    """Read a model that was written here, as `model_of` does but without looking at its values."""
-    return state_tensors({name: values_of(array) for name, array in record.items()})[0]
 
 
 def array_of(tensor: Tensor) -> Array:

@@ -22,14 +22,7 @@ _SAY_EVERY = 10
 def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
     """Wait until enough nodes are connected, and return all that are.
 
-    Parameters
-    ----------
-    grid
-        Knows them.
-    least
-        How many there should be.
-    patience
-        After so many seconds fewer will do; None waits as long as it takes, as Flower does.
+    After `patience` seconds fewer will do; None waits as long as it takes, as Flower does.
     """
     until = None if patience is None else time.monotonic() + patience
     tries = 0
@@ -49,17 +42,8 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
 def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str]) -> list[int]:
     """Draw the nodes of a round, and log it.
 
-    Parameters
-    ----------
-    nodes
-        All that are connected.
-    fraction
-        How many of them to draw.
-    least
-        At least so many, if there are so many. Clients that are left out are asked all the same if
-        fewer than this many others are there.
-    left_out
-        Who should not be asked, by id as text.
+    Clients that are left out, by id as text, are asked all the same if fewer than `least` others
+    are there.
     """
     eligible = [node for node in nodes if str(node) not in left_out]
     if len(eligible) < least:

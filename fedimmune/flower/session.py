@@ -160,6 +160,7 @@ class Session:
     def close(self) -> None:
         """Let other processes have the run's folder."""
         self.is_tested = self._is_held = False
+        self._finish, self._written = None, ""
         self._held.close()
 
     def _hold(self, folder: RunFolder) -> None:
@@ -180,19 +181,7 @@ class Session:
     def finish(
         self, replies: Replies, updates: Updates, outcome: Outcome, seconds: Seconds
     ) -> RoundRecord:
-        """End a round; it is written down now, or when its model has been tested.
-
-        Parameters
-        ----------
-        replies
-            What came back.
-        updates
-            What of that the rule was given.
-        outcome
-            The result of aggregating it.
-        seconds
-            Where the time went.
-        """
+        """End a round; it is written down now, or when its model has been tested."""
         number = replies.opened.number
         model = replies.opened.model if outcome.model is None else outcome.model
         finish = partial(
@@ -236,7 +225,7 @@ class Session:
             self.notices[one.client] = one.notice(self.rule.name)
             self.notices[one.client]["round"] = record.round
         if self.exclusion is not None:
-            suspects = [c.client for c in record.clients if c.verdict is Verdict.SUSPECTED]
+            suspects = [c.client for c in record.clients if c.verdict == Verdict.SUSPECTED]
             self.exclusion.note(record.round, suspects)
 
 
@@ -284,9 +273,9 @@ def table_of(record: RoundRecord, rule: str) -> list[str]:
     if record.error is not None:
         lines.append(f"  the model stays as it was: {one_line(record.error)}")
     lines += [f"  warning: {warning}" for warning in record.warnings]
-    odd = [one for one in record.clients if one.verdict is not Verdict.TRUSTED or one.reason]
+    odd = [one for one in record.clients if one.verdict != Verdict.TRUSTED or one.reason]
     if record.error is not None:
-        odd = [one for one in odd if one.verdict is not Verdict.UNUSED]
+        odd = [one for one in odd if one.verdict != Verdict.UNUSED]
     odd.sort(key=lambda one: _ORDER.index(one.verdict))
     lines += [_row(one) for one in odd[:_MOST_ROWS]]
     if len(odd) > _MOST_ROWS:

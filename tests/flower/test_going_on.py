@@ -129,6 +129,15 @@ def test_another_rule_or_model_does_not_go_on(tmp_path: Path) -> None:
     assert len(RunFolder(tmp_path / "a").records()) == 2
 
 
+def test_a_round_whose_test_failed_is_played_again_by_the_same_strategy(tmp_path: Path) -> None:
+    strategy = strategy_in(tmp_path)
+    with pytest.raises(KilledError):
+        play(strategy, 3, die_in=2)
+    again = play(strategy, 3)
+    assert [record.round for record in RunFolder(tmp_path / "a").records()] == [1, 2, 3]
+    assert is_same(again, play(strategy_in(tmp_path / "whole"), 3))
+
+
 def test_without_a_name_every_run_is_a_new_one(tmp_path: Path) -> None:
     strategy_in(tmp_path, name=None).start(federation(), arrays_of(first_model()), num_rounds=1)
     (folder,) = tmp_path.iterdir()
