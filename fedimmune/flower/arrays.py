@@ -1,8 +1,8 @@
 """Flower's arrays, read without a copy and without trust, and written.
 
 An `Array` holds the bytes of a ``.npy`` file and a shape and a dtype that nobody has compared with
-those bytes. Here everything is compared before a number is read, and nothing is
-allocated for what a header merely claims.
+those bytes. Here everything is compared before a number is read, and nothing is allocated for what
+a header merely claims.
 """
 
 from __future__ import annotations
