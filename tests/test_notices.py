@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.notices import notice_of, notice_of_record
 from fedimmune.records import ClientRecord
 from fedimmune.verdicts import UNKNOWN, Judgement, Suspicion, Verdict, fields_of
@@ -108,7 +108,7 @@ def test_a_record_gives_the_same_notice_as_the_judgement(
 def test_every_client_of_an_aggregation_has_a_notice() -> None:
     honest = [{"w": torch.ones(3) + 0.1 * i} for i in range(4)]
     sent = {**dict(enumerate(honest)), 9: {"w": torch.full((3,), torch.nan)}}
-    notices = create("multi-krum").aggregate(sent).notices()
+    notices = rules.get("multi-krum").aggregate(sent).notices()
     assert notices.keys() == {0, 1, 2, 3, 9}
     assert notices[9].verdict == "rejected"
     assert "no accusation" in " ".join(n.text for n in notices.values()) or all(
@@ -117,6 +117,6 @@ def test_every_client_of_an_aggregation_has_a_notice() -> None:
 
 
 def test_who_was_there_twice_is_told_of_what_counted() -> None:
-    rule = create("mean")
+    rule = rules.get("mean")
     twice = Updates.of([{"w": torch.ones(2)}, {"w": torch.zeros(2)}], clients=["a", "a"])
     assert rule.aggregate(twice).notices()["a"].verdict == "trusted"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.aggregation import Aggregation
 from fedimmune.rules.base import Weighing, WeightRule
 from fedimmune.verdicts import Judgement, Suspicion, Verdict
@@ -98,9 +98,9 @@ def test_who_is_far_away_is_suspected_and_honest_clients_are_trusted(
     rule: str, seed: int, size: float
 ) -> None:
     honest = gaussian(seed)
-    assert {j.verdict for j in create(rule).aggregate(honest).judgements} == {Verdict.TRUSTED}
+    assert {j.verdict for j in rules.get(rule).aggregate(honest).judgements} == {Verdict.TRUSTED}
     attacked = torch.cat([honest, honest[:1] - size])
-    verdicts = create(rule).aggregate(attacked).verdicts
+    verdicts = rules.get(rule).aggregate(attacked).verdicts
     assert verdicts[9] is Verdict.SUSPECTED
     assert {verdicts[client] for client in range(9)} == {Verdict.TRUSTED}
 
@@ -109,7 +109,7 @@ def test_who_is_far_away_is_suspected_and_honest_clients_are_trusted(
 def test_who_is_in_the_middle_makes_no_suspects_of_the_rest(seed: int) -> None:
     around = gaussian(seed, n=4)
     round_ = torch.cat([around, -around, torch.zeros(1, 20)])  # the last is the geometric median
-    found = create("geometric-median").aggregate(round_)
+    found = rules.get("geometric-median").aggregate(round_)
     assert found.weights is not None
     assert found.weights[8] > 0.99
     assert {found.verdicts[client] for client in range(8)} == {Verdict.REDUCED}
@@ -119,7 +119,7 @@ def test_who_is_in_the_middle_makes_no_suspects_of_the_rest(seed: int) -> None:
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=9))
 def test_few_samples_are_no_accusation(samples: list[int]) -> None:
     updates = Updates.from_vectors(np.ones((len(samples), 2)), samples=samples)
-    found = create("mean", by_samples=True).aggregate(updates)
+    found = rules.get("mean", by_samples=True).aggregate(updates)
     assert set(found.verdicts.values()) <= {Verdict.TRUSTED, Verdict.UNUSED}
 
 
@@ -155,7 +155,7 @@ def test_warnings_are_of_most_suspected_and_of_most_weight(
 def test_an_odd_round_is_logged_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     agreeing = gaussian(1, n=1).repeat(9, 1)
     with caplog.at_level(logging.WARNING, logger="fedimmune"):
-        found = create("foolsgold").aggregate(torch.cat([agreeing, -agreeing[:1]]))
+        found = rules.get("foolsgold").aggregate(torch.cat([agreeing, -agreeing[:1]]))
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "foolsgold: 9 of 10 valid clients are suspected" in caplog.text
     assert "foolsgold: client 9 has 100.0% of the weight" in caplog.text
@@ -166,7 +166,7 @@ def test_an_odd_round_is_logged_and_shown(caplog: pytest.LogCaptureFixture) -> N
 def test_nothing_is_said_of_picks_and_of_few_clients(
     rule: str, n: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert create(rule).aggregate(gaussian(3, n=n)).warnings == ()
+    assert rules.get(rule).aggregate(gaussian(3, n=n)).warnings == ()
     assert not caplog.records
 
 
@@ -181,7 +181,7 @@ def in_javascript(number: str) -> Any:
 @given(st.sets(st.integers(0, 2**64 - 1), min_size=3, max_size=5))
 def test_ids_survive_programs_that_round_numbers(ids: set[int]) -> None:
     clients = sorted(ids)
-    found = create("median").aggregate(
+    found = rules.get("median").aggregate(
         Updates.from_vectors(np.ones((len(ids), 2)), clients=clients)
     )
     facts = json.loads(json.dumps(found.to_json()), parse_int=in_javascript)

@@ -13,7 +13,7 @@ from fedimmune.errors import NotEnoughClientsError
 from fedimmune.federation.federation import Sent
 from fedimmune.layers import Kind
 from fedimmune.records import ClientRecord
-from fedimmune.rules import create
+from fedimmune.rules.mean import Mean
 from fedimmune.updates import ClientId, Updates
 from fedimmune.verdicts import ACCUSING, Verdict, fields_of
 
@@ -29,7 +29,7 @@ def distances(
     """
     try:
         honest = updates.only(client for client in updates.clients if client not in attackers)
-        truth = create("mean").aggregate(honest).update
+        truth = Mean().aggregate(honest).update
     except NotEnoughClientsError:
         return {}
     trained = [layer.name for layer in updates.of_kind(Kind.PARAMETER)]

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fedimmune import rules
 from fedimmune.errors import ParameterError
-from fedimmune.rules import Rule, create, find
+from fedimmune.rules import Rule, find
 
 __all__ = ["rule_of"]
 
@@ -43,4 +44,4 @@ def rule_of(
         given["defence"] = defence
     if believes_samples and "by_samples" in find(rule).parameters():
         given.setdefault("by_samples", True)
-    return create(rule, **given)
+    return rules.get(rule, **given)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedimmune import RoundRecord, Scenario, names, simulate
-from fedimmune.attacks import names as attack_names
+from fedimmune import RoundRecord, Scenario, attacks, rules, simulate
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation import Observer
 from fedimmune.federation.federation import Federation
@@ -46,8 +45,8 @@ def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-@pytest.mark.parametrize("attack", attack_names())
-@pytest.mark.parametrize("rule", names())
+@pytest.mark.parametrize("attack", attacks.available())
+@pytest.mark.parametrize("rule", rules.available())
 def test_every_rule_runs_under_every_attack(rule: str, attack: str) -> None:
     chosen = {"name": rule, **needs_of(rule, DIGITS)}
     scenario = Scenario(rule=chosen, attack=attack, rounds=2, clients=8, attackers=3, batch=32)
