@@ -21,12 +21,15 @@ _CHECK_ANYTHING = (
     "what you send is the model after training"
 )
 
+_CHECK_SIGN = (
+    "check the sign and the size of what you send: it has to be the model after training, and "
+    "training has to lower the loss"
+)
+
 _CHECKS = {
     "backdoor": "look for samples with a mark in common (a logo, a stamp, a border) and one label",
-    "sign-flip": (
-        "check the sign and the size of what you send: it has to be the model after training, and "
-        "training has to lower the loss"
-    ),
+    "omniscient": _CHECK_SIGN,
+    "sign-flip": _CHECK_SIGN,
     "label-flip": "check your labels: are classes swapped, shifted by one, or in another order?",
 }
 """By kind of attack: how an honest client comes to look like one."""

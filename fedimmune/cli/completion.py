@@ -17,6 +17,8 @@ __all__ = [
     "one_of",
 ]
 
+_PACKAGE = Path(__file__).parents[1]
+
 Names = Sequence[str] | Callable[[], Sequence[str]]
 
 
@@ -24,8 +26,7 @@ def _names_in(*places: str) -> Callable[[], list[str]]:
     """Read the names of classes from source files, without importing them."""
 
     def read() -> list[str]:
-        package = Path(__file__).parents[1]
-        files = [file for place in places for file in package.glob(place)]
+        files = [file for place in places for file in _PACKAGE.glob(place)]
         found = [
             re.findall(r'^    name = "(.+)"$', file.read_text("utf-8"), re.M) for file in files
         ]

@@ -128,18 +128,20 @@ def _drawing(name: str, family: Ranges) -> Attack:
                 f"the range {given} goes from low to high, from 0 on: {low}-{high}"
             )
     own = {
-        each: _like(usual, family[each]) for each, usual in attack.ranges.items() if each in family
+        each: _like(each, usual, family[each])
+        for each, usual in attack.ranges.items()
+        if each in family
     }
     attack.ranges = {**attack.ranges, **own}
     return attack
 
 
-def _like(usual: tuple[float, float], given: tuple[float, float]) -> tuple[float, float]:
+def _like(name: str, usual: tuple[float, float], given: tuple[float, float]) -> tuple[float, float]:
     """Make bounds whole numbers if the usual ones are."""
     if not all(isinstance(bound, int) for bound in usual):
         return given
     if any(bound != int(bound) for bound in given):
-        raise ParameterError(f"a range of whole numbers cannot be {given[0]}-{given[1]}")
+        raise ParameterError(f"the range {name} has whole numbers: {given[0]}-{given[1]}")
     return int(given[0]), int(given[1])
 
 

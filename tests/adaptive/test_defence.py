@@ -161,9 +161,9 @@ def test_the_digest_says_which_defence_is_meant(tmp_path: Path, trained: Path) -
         rules.get("adaptive", defence=trained, digest="0" * 16)
     file = tmp_path / "mine.defence"
     file.write_bytes(trained.read_bytes())
-    scenario = Scenario(rule={"name": "adaptive", "defence": str(file)})
+    scenario = Scenario(rule={"name": "adaptive", "defence": str(file)}).resolve()
     assert scenario.rule.parameters["digest"] == rule.digest
-    there = Scenario(rule={"name": "adaptive", "defence": str(trained)})
+    there = Scenario(rule={"name": "adaptive", "defence": str(trained)}).resolve()
     assert there.digest == scenario.digest, "wherever it is"
     assert there != scenario
     made, _ = make_defence(recordings(2, rounds=2), epochs=1)

@@ -96,10 +96,7 @@ class Spy(Attack):
     def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
         self.seen.append((attackers, visible, context))
         if context.rule is not None:
-            anchored = {} if visible.anchor is None else {"anchor": visible.anchor}
-            context.rule.aggregate(
-                Updates.from_states(states(visible)) if not anchored else visible
-            )
+            context.rule.aggregate(visible)
         return attackers
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedimmune import Scenario, Updates, attacks, rules, simulate
+from fedimmune import Scenario, Updates, rules, simulate
 from fedimmune.attacks import Attack
 from fedimmune.errors import InputError
 from fedimmune.federation import run_folder
@@ -187,9 +186,7 @@ def test_who_trains_into_the_void_is_neither_shown_nor_asked() -> None:
     valid = set(sent.checked().clients)
     assert len(valid) == 3
     assert [set(visible.clients) for _, visible, _ in attack.seen] == [valid]
-    assert [set(mine.clients) for mine, _, _ in attack.seen for mine in [mine]] == [
-        made.attackers & valid
-    ]
+    assert [set(mine.clients) for mine, _, _ in attack.seen] == [made.attackers & valid]
     assert set(sent.clients) == set(range(4))
 
 
@@ -210,8 +207,7 @@ def test_what_breaks_the_contract_is_refused_by_the_attacks_name(how: str, words
         trained({"name": f"{OWN}:Rogue", "how": how})
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_copies_are_not_the_honest_clients_own_memory(workers: int) -> None:
+def test_copies_are_not_the_honest_clients_own_memory() -> None:
     made = federation("mimic")
     sent = made.train(1, nobody).updates
     honest = honest_ones()
@@ -228,7 +224,7 @@ def the_mean(updates: Updates) -> Tensor:
 
 
 @pytest.mark.parametrize("attack", ["ipm", "mimic"])
-def test_played_with_any_number_of_workers_and_rehearsed(attack: str) -> None:
+def test_the_same_with_any_number_of_workers(attack: str) -> None:
     scenario = Scenario(task=BLOBS, clients=6, attackers=2, rounds=2, attack=attack)
     one, two = ([r.accuracy for r in simulate(scenario, workers=count)] for count in (1, 2))
     assert one == two
@@ -239,14 +235,12 @@ def test_ipm_turns_the_mean_round() -> None:
     made, sent = trained({"name": "ipm", "epsilon": 10})
     truth = the_mean(honest.only(set(range(5)) - made.attackers))
     assert float((the_mean(sent) * truth).sum()) < 0
-    assert made.attackers == frozenset(sent.clients) & made.attackers
 
 
-def rounds_of(name: str) -> Callable[[], list[Any]]:
-    scenario = Scenario(task=BLOBS, clients=4, attackers=1, rounds=2, attack=name)
-    return lambda: [(r.accuracy, r.distance) for r in simulate(scenario, workers=1)]
+def rounds_of(attack: str) -> list[Any]:
+    scenario = Scenario(task=BLOBS, clients=4, attackers=1, rounds=2, attack=attack)
+    return [(r.accuracy, r.distance) for r in simulate(scenario, workers=1)]
 
 
 def test_omniscient_is_the_sign_flip() -> None:
-    assert rounds_of("omniscient")() == rounds_of("sign-flip")()
-    assert attacks.resolve("omniscient") == "sign-flip"
+    assert rounds_of("omniscient") == rounds_of("sign-flip")

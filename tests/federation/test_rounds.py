@@ -31,7 +31,7 @@ def assert_well_formed(record: RoundRecord, scenario: Scenario) -> None:
         value = getattr(record, name)
         assert value is None or (math.isfinite(value) and value >= 0), name
     assert [client.id for client in record.clients] == [str(n) for n in range(scenario.clients)]
-    assert sum(bool(client.attacks) for client in record.clients) == scenario.attackers
+    assert sum(bool(client.attacks) for client in record.clients) == scenario.resolve().attackers
     weights = [client.weight for client in record.clients if client.weight is not None]
     assert not weights or math.fsum(weights) == pytest.approx(1)
     text = record.model_dump_json()
