@@ -17,14 +17,8 @@ from typer.testing import CliRunner
 from fedimmune import Scenario, attacks, rules, simulate, tasks
 from fedimmune.cli import app
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.federation.scenario import (
-    Choice,
-    Optimiser,
-    ResolvedOptimiser,
-    ResolvedScenario,
-    changed,
-    read_toml,
-)
+from fedimmune.federation.components import Choice, Optimiser, ResolvedOptimiser
+from fedimmune.federation.scenario import ResolvedScenario, changed, read_toml
 from fedimmune.report import write_report
 from tests.federation.test_client import BLOBS, WOBBLY
 from tests.rounds import needs_of
