@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedimmune import names
+from fedimmune import rules
 from fedimmune.runs import RunFolder
 
 _SCENARIOS = ("no attack", "backdoor", "omniscient", "unseen pattern", "unseen label flip")
@@ -130,7 +130,7 @@ def distances(runs: Runs) -> str:
         " rounds over half | honest accused |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    plain = set(names())
+    plain = set(rules.available())
     for rule in dict.fromkeys(rule for rule, _, _ in runs if rule not in plain):
         for scenario in _SCENARIOS:
             pairs = [

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.defended import scenario_title
-from fedimmune import create
+from fedimmune import rules
 from fedimmune.records import RoundRecord
 from fedimmune.runs import RunFolder
 
@@ -60,7 +60,7 @@ def judged_again(
 
     None where the defence gives other weights than the run has: it is another one.
     """
-    rule: Any = create("adaptive", defence=defence, memory=memory)
+    rule: Any = rules.get("adaptive", defence=defence, memory=memory)
     called: Counter[str] = Counter()
     honest: Counter[bool] = Counter()
     for record in folder.records():

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedimmune import Data, Scenario, names, simulate
+from fedimmune import Data, Scenario, rules, simulate
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.recordings import read_recordings
-from fedimmune.attacks import Attack
+from fedimmune.attacks import Attack, Context
 from fedimmune.federation.plan import plan
 from fedimmune.federation.rehearsal import record
 from fedimmune.layers import Kind, layers_of
@@ -81,13 +81,12 @@ class Buffers(Attack):
 
     name = "buffers"
     summary = "adds 1e6 to every running mean"
-    acts_on = "update"
     paper = "–"
 
     def __init__(self, *, share: float = 1.0) -> None:
         self.share = share
 
-    def corrupt(self, update: Mapping[str, Tensor]) -> None:
+    def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
         for name, tensor in update.items():
             if name.endswith("running_mean"):
                 tensor.add_(1e6)
@@ -100,13 +99,12 @@ class Longer(Attack):
 
     name = "longer"
     summary = "sends its update times a number"
-    acts_on = "update"
     paper = "–"
 
     def __init__(self, *, times: float = 1000.0) -> None:
         self.times = times
 
-    def corrupt(self, update: Mapping[str, Tensor]) -> None:
+    def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
         for tensor in _trained(update):
             tensor.mul_(self.times)
 
@@ -116,13 +114,12 @@ class Noise(Attack):
 
     name = "noise"
     summary = "sends noise"
-    acts_on = "update"
     paper = "–"
 
     def __init__(self, *, scale: float = 100.0) -> None:
         self.scale = scale
 
-    def corrupt(self, update: Mapping[str, Tensor]) -> None:
+    def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
         random = torch.Generator().manual_seed(int(1e6 * float(next(iter(update.values())).sum())))
         for tensor in _trained(update):
             tensor.copy_(self.scale * torch.randn(tensor.shape, generator=random))
@@ -133,10 +130,9 @@ class Immense(Attack):
 
     name = "immense"
     summary = "writes 1e153 into a bias"
-    acts_on = "update"
     paper = "–"
 
-    def corrupt(self, update: Mapping[str, Tensor]) -> None:
+    def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
         list(update.values())[-1].view(-1)[0] = 1e153
 
 
@@ -212,11 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"| one client of ten | {' | '.join(names())} |")
-        print(f"|---|{'---|' * len(names())}")
+        print(f"| one client of ten | {' | '.join(rules.available())} |")
+        print(f"|---|{'---|' * len(rules.available())}")
         for harm in HARMS:
             cells = []
-            for rule in names():
+            for rule in rules.available():
                 found = [played(harm, rule, folder, seed=s + 1) for s in range(given.seeds)]
                 accuracy = sum(each for each, _ in found) / len(found)
                 cells.append(f"{100 * accuracy:.0f}")

@@ -86,10 +86,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="where to put 4.5 GB of files for a while (default: build/bench-files)",
     )
     options = parser.parse_args(arguments)
-    options.rules = tuple(options.rules.split(",")) if options.rules else fedimmune.names()
+    options.rules = (
+        tuple(options.rules.split(",")) if options.rules else fedimmune.rules.available()
+    )
     for name in options.rules:
-        if name not in fedimmune.names():
-            parser.error(f"there is no rule {name!r}; there are {', '.join(fedimmune.names())}")
+        if name not in fedimmune.rules.available():
+            parser.error(
+                f"there is no rule {name!r}; there are {', '.join(fedimmune.rules.available())}"
+            )
     return options
 
 

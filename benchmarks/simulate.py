@@ -23,8 +23,10 @@ from rich.table import Table
 from torch import nn
 
 from fedimmune import Scenario, simulate
+from fedimmune.attacks import Context
 from fedimmune.federation.client import batches
 from fedimmune.federation.federation import Federation
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.federation.seeds import generator
 from fedimmune.tasks import data_folder
 from fedimmune.threads import computing_with
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how many are measured")
     parser.add_argument("--data", type=Path, help="folder of data sets")
     options = parser.parse_args(arguments)
-    scenario = Scenario(task=options.task, attack="backdoor", rounds=options.rounds)
+    scenario = Scenario(task=options.task, attack="backdoor", rounds=options.rounds).resolve()
     found = _throughputs(scenario, options.data)
     found |= {
         f"share_not_training_{workers}": _share_not_training(scenario, options.data, workers)
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"Written to {path.relative_to(_BUILD.parent)}")
 
 
-def _throughputs(scenario: Scenario, place: Path | None) -> dict[str, float]:
+def _throughputs(scenario: ResolvedScenario, place: Path | None) -> dict[str, float]:
     """Measure samples a second, and ratios of pairs that were measured right after each other."""
     task = scenario.make_task()
     with computing_with(1):
@@ -89,7 +91,7 @@ def _throughputs(scenario: Scenario, place: Path | None) -> dict[str, float]:
     }
 
 
-def _bare_round(federation: Federation, scenario: Scenario, number: int) -> None:
+def _bare_round(federation: Federation, scenario: ResolvedScenario, number: int) -> None:
     """Train every client by hand, each from the global model."""
     clients, attack, facts = federation.data.clients, scenario.make_attack(), federation.data.facts
     model = scenario.make_task().model(federation.data)
@@ -101,16 +103,17 @@ def _bare_round(federation: Federation, scenario: Scenario, number: int) -> None
             model.parameters(), lr=scenario.optimiser.lr, momentum=scenario.optimiser.momentum
         )
         random = generator(scenario.seed, "batches", number, client)
+        told = Context(facts, number, federation.global_model, random)
         for batch in batches(federation.parts[client], scenario.batch, random):
             inputs, labels = clients.inputs[batch], clients.labels[batch]
             if client in federation.attackers:
-                inputs, labels = attack.poison(inputs, labels, facts)
+                inputs, labels = attack.on_batch(inputs, labels, told)
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(inputs), labels).backward()
             optimiser.step()
 
 
-def _samples(federation: Federation, scenario: Scenario) -> int:
+def _samples(federation: Federation, scenario: ResolvedScenario) -> int:
     """How many samples a round trains on: incomplete last batches are dropped."""
     sizes = [len(federation.parts[client]) for client in federation.participants(1)]
     return sum(size // scenario.batch * scenario.batch or size for size in sizes)

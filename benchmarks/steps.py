@@ -31,7 +31,7 @@ _MEMORY = 10.0
 _ATTACKS: dict[str, dict[str, Any]] = {
     "none": {"name": "none"},
     "backdoor": {"name": "backdoor"},
-    "omniscient": {"name": "omniscient"},
+    "sign-flip": {"name": "sign-flip"},
     "unseen pattern": {"name": "backdoor", "shift_y": 20, "shift_x": 20, "gap": 3},
     "unseen label flip": {"name": "label-flip", "kind": "reverse"},
 }
@@ -128,7 +128,7 @@ def _observe(folder: Path, place: Path | None, rounds: int) -> None:
         attackers = 0 if title == "none" else 4
         scenario = Scenario(
             task="mnist", rule="oracle", attack=attack, attackers=attackers, rounds=rounds, seed=11
-        )
+        ).resolve()
         task = scenario.make_task()
         folder.mkdir(parents=True, exist_ok=True)
         print(f"playing {title}", flush=True)

@@ -32,8 +32,8 @@ def make_rule(name: str) -> Rule:
     The defence of the learned rule is untrained: what it has learned costs nothing.
     """
     if name == "adaptive":
-        return fedimmune.create(name, defence=untrained_defence())
-    return fedimmune.create(name, **({"attackers": ATTACKERS} if name == "oracle" else {}))
+        return fedimmune.rules.get(name, defence=untrained_defence())
+    return fedimmune.rules.get(name, **({"attackers": ATTACKERS} if name == "oracle" else {}))
 
 
 @cache

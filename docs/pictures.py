@@ -15,13 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fedimmune import attacks, tasks
 from fedimmune.adaptive.defence import Defence
-from fedimmune.attacks import create as create_attack
 from fedimmune.demo import Demo
 from fedimmune.federation import run_folder
 from fedimmune.files import write_bytes_atomically
 from fedimmune.records import RoundRecord
-from fedimmune.tasks import create as create_task
 from fedimmune.tasks import data_folder, load_data
 
 __all__ = ["draw_pattern", "draw_round", "draw_weights", "main"]
@@ -55,7 +54,7 @@ def main() -> None:
 
 def draw_pattern(output: Path) -> None:
     """Draw a digit without and with the backdoor's pattern."""
-    task = create_task("digits")
+    task = tasks.get("digits")
     data = load_data(task, data_folder())
     seven = int((data.server.labels == 7).nonzero()[0])
     image, label = data.server.inputs[seven : seven + 1], data.server.labels[seven : seven + 1]
@@ -63,7 +62,7 @@ def draw_pattern(output: Path) -> None:
     for axes, (title, parameters) in zip(figure.subplots(1, len(_SHOWN)), _SHOWN, strict=True):
         shown, says = image, "7"
         if parameters is not None:
-            trial = create_attack("backdoor", **parameters).trial(image, label, data.facts)
+            trial = attacks.get("backdoor", **parameters).triggered(image, label, data.facts)
             assert trial is not None
             shown, says = trial.inputs, str(trial.target)
         axes.imshow(shown[0, 0].numpy(), cmap="gray", interpolation="nearest")

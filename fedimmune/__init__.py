@@ -1,7 +1,7 @@
 """fedimmune: an immune system for federated learning.
 
 >>> import fedimmune
->>> fedimmune.create("median")([[0.0, 1.0], [2.0, 3.0], [100.0, -100.0]])
+>>> fedimmune.rules.get("median")([[0.0, 1.0], [2.0, 3.0], [100.0, -100.0]])
 array([2., 1.])
 """
 
@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedimmune import attacks as attacks
+    from fedimmune import rules as rules
+    from fedimmune import tasks as tasks
     from fedimmune.aggregation import Aggregation as Aggregation
     from fedimmune.errors import FedimmuneError as FedimmuneError
     from fedimmune.federation import Scenario as Scenario
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
     from fedimmune.results import ClientResult as ClientResult
     from fedimmune.results import Verdict as Verdict
     from fedimmune.rules import Rule as Rule
-    from fedimmune.rules import create as create
-    from fedimmune.rules import names as names
     from fedimmune.runs import RunFolder as RunFolder
     from fedimmune.tasks import Data as Data
     from fedimmune.tasks import Recipe as Recipe
@@ -49,17 +50,19 @@ _HOMES = {
     "Updates": "fedimmune.updates",
     "Verdict": "fedimmune.results",
     "aggregate_files": "fedimmune.on_disk",
-    "create": "fedimmune.rules",
     "measure": "fedimmune.geometry",
-    "names": "fedimmune.rules",
     "simulate": "fedimmune.federation",
 }
 
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+_ROOMS = ("attacks", "rules", "tasks")
+
+__all__ = [*_HOMES, *_ROOMS, "__version__"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and PyTorch with it, only when it is asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return import_module(f"fedimmune.{name}")
+    if name[:1].isupper() or name in _HOMES:  # a rule's class, if it is nothing else
+        return getattr(import_module(_HOMES.get(name, "fedimmune.rules")), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,6 +21,7 @@ from fedimmune.federation import Scenario, run_folder, simulate
 from fedimmune.federation.plan import plan
 from fedimmune.federation.pool import usable_cores
 from fedimmune.federation.rehearsal import record
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.records import RoundRecord
 from fedimmune.report import write_report
 from fedimmune.tasks import data_folder, load_data
@@ -75,7 +76,7 @@ class Demo:
         rehearsals = plan(
             base,
             data.facts,
-            attacks=("backdoor", "omniscient"),
+            attacks=("backdoor", "sign-flip"),
             attackers=range(_ATTACKERS + 1),
             runs=3,
             follow=("oracle",),
@@ -114,7 +115,7 @@ class Demo:
             return False
         return about.recordings == recordings and about.training["epochs"] == _EPOCHS
 
-    def scenario(self, rule: str) -> Scenario:
+    def scenario(self, rule: str) -> ResolvedScenario:
         """Give what is played under a rule."""
         chosen = {"name": rule, "defence": str(self.defence)} if rule == "adaptive" else rule
         return Scenario(
@@ -124,7 +125,7 @@ class Demo:
             attackers=_ATTACKERS,
             rounds=_ROUNDS,
             seed=self.seed,
-        )
+        ).resolve()
 
     def play(self, rule: str) -> Iterator[RoundRecord]:
         """Train federatedly under attack, by one rule; a finished run is read again."""

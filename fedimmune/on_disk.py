@@ -41,7 +41,7 @@ def aggregate_files(
     Parameters
     ----------
     rule
-        The rule; see `fedimmune.create`.
+        The rule; see `fedimmune.rules.get`.
     files
         One safetensors file a client, whose stem is the client's id.
     global_file

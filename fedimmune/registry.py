@@ -1,4 +1,4 @@
-"""Things that users name: rules, attacks, tasks, partitions. One guarded list of names a kind."""
+"""Things that users name: rules, attacks, tasks, partitions. One guarded list of names per kind."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import difflib
 import importlib
 import inspect
 import os
+import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -81,16 +83,24 @@ class Registry(Generic[T]):
     noun
         What its members are called in messages, such as "rule".
     members
-        The classes that are there from the start.
+        Classes that are there from the start.
     base
-        What all of them are subclasses of. Where it is given, users' own classes can be named too,
+        What all of them are subclasses of. If it is given, users' own classes can be named too,
         as ``package.module:Name``.
+    homes
+        Modules whose classes with a `name` of their own are members; all modules of a package.
+        They are imported when the first name is looked up.
     """
 
     def __init__(
-        self, noun: str, members: Iterable[type[T]] = (), *, base: type | None = None
+        self,
+        noun: str,
+        members: Iterable[type[T]] = (),
+        *,
+        base: type | None = None,
+        homes: Sequence[str] = (),
     ) -> None:
-        self._noun, self._base = noun, base
+        self._noun, self._base, self._homes = noun, base, homes
         self._members: dict[str, type[T]] = {}
         self._aliases: dict[str, str] = {}
         for member in members:
@@ -98,6 +108,7 @@ class Registry(Generic[T]):
 
     def register(self, member: type[T]) -> type[T]:
         """Add a class, under its `name`; also usable as a decorator."""
+        self._discover()
         if inspect.isabstract(member):
             raise ParameterError(f"{member.__name__} is abstract and cannot be registered")
         for name in (member.name, *member.aliases):
@@ -108,9 +119,10 @@ class Registry(Generic[T]):
         self._aliases |= dict.fromkeys(member.aliases, member.name)
         return member
 
-    def names(self) -> tuple[str, ...]:
-        """List the names of all members, without their aliases."""
-        return tuple(self._members)
+    def available(self) -> tuple[str, ...]:
+        """List the names of all members, sorted, without their aliases."""
+        self._discover()
+        return tuple(sorted(self._members))
 
     def find(self, name: str) -> type[T]:
         """Find a class by its name or an alias, or a user's own by ``package.module:Name``.
@@ -123,21 +135,62 @@ class Registry(Generic[T]):
         """
         if self._base is not None and names_code(name):
             return self._imported(name, self._base)
+        self._discover()
         try:
             return self._members[self._aliases.get(name, name)]
         except (KeyError, TypeError):
             own = " and, of your own, module:Class" if self._base is not None else ""
-            else_say = f"there are {', '.join(self._members)}{own}"
-            hint = meant(name, (*self._members, *self._aliases), else_say)
+            else_say = f"there are {', '.join(self.available())}{own}"
+            hint = meant(name, (*self.available(), *self._aliases), else_say)
             raise ParameterError(f"there is no {self._noun} {name!r}; {hint}") from None
 
+    def known(self, name: str) -> type[T] | None:
+        """Find a class as `find` does, but import nobody's code: None if it is not there yet."""
+        self._discover()
+        if not names_code(name):
+            return self._members.get(self._aliases.get(name, name))
+        module, _, attribute = name.partition(":")
+        found = getattr(sys.modules.get(module), attribute, None)
+        right = inspect.isclass(found) and issubclass(found, self._base or Named)
+        return cast("type[T]", found) if right else None
+
     def resolve(self, name: str) -> str:
-        """Give the name that an alias stands for; any other name is given back."""
+        """Return the name that an alias stands for; any other name is returned as it is."""
+        self._discover()
         return self._aliases.get(name, name)
 
-    def create(self, name: str, **parameters: Any) -> T:
-        """Make a member by its name; a parameter that it has not is refused."""
+    def get(self, name: str, **parameters: Any) -> T:
+        """Make a member.
+
+        Parameters
+        ----------
+        name
+            One of `available`, or ``package.module:Name`` for a class of the user's own.
+        **parameters
+            The member's own; see its class. One that it does not have is refused.
+        """
         return make(self.find(name), parameters)
+
+    def exported(self, name: str) -> type[T]:
+        """Return the member whose class has this name, for a package's ``__getattr__``."""
+        if name[:1].isupper():  # modules of the package are asked for too
+            self._discover()
+            for member in self._members.values():
+                if member.__name__ == name:
+                    return member
+        raise AttributeError(f"fedimmune.{self._noun}s has no {name!r}")
+
+    def _discover(self) -> None:
+        homes, self._homes = self._homes, ()
+        for module in [each for home in homes for each in _modules(home)]:
+            for member in vars(module).values():
+                if (
+                    inspect.isclass(member)
+                    and issubclass(member, self._base or Named)
+                    and member.__module__ == module.__name__
+                    and "name" in vars(member)
+                ):
+                    self.register(cast("type[T]", member))
 
     def _imported(self, name: str, base: type) -> type[T]:
         module_name, _, attribute = name.partition(":")
@@ -167,6 +220,13 @@ class Registry(Generic[T]):
             if default is inspect.Parameter.empty:
                 raise ParameterError(f"{said}: its parameter {parameter!r} needs a default")
         return member
+
+
+def _modules(home: str) -> list[ModuleType]:
+    """Import a module, or all modules of a package."""
+    module = importlib.import_module(home)
+    below = pkgutil.iter_modules(getattr(module, "__path__", ()), f"{home}.")
+    return [module, *(importlib.import_module(each.name) for each in below)]
 
 
 def names_code(name: object) -> TypeGuard[str]:

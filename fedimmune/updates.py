@@ -510,6 +510,20 @@ class Updates:
             buffers[dtype] = torch.empty(values, dtype=dtype, device=self.device)
         return buffers[dtype]
 
+    def state(self, client: ClientId) -> dict[str, Tensor]:
+        """Return a copy of what one client sent, by layer."""
+        if client not in self.clients:
+            raise InputError(f"there is no valid update of client {client!r}")
+        source, found = self.only([client]).source, {}
+        for layer in self.layers:
+            if layer.kind is Kind.COUNTER:
+                flat = source.counters(layer)[0]
+            else:
+                buffer = torch.empty(layer.size, dtype=layer.compute_dtype, device=self.device)
+                flat = source.read(layer, 0, layer.size, buffer)[0]
+            found[layer.name] = source.unflatten(layer, flat).to(layer.dtype, copy=True)
+        return found
+
     # ---------------------------------------------------------------- the server's own update
 
     def with_anchor(self, update: Any) -> Updates:

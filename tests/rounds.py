@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedimmune import Rule, Updates, create
+from fedimmune import Rule, Updates, rules
 from fedimmune.adaptive.defence import Defence, DefenceAbout
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.updates import ClientId
@@ -51,7 +51,7 @@ def rule_for(
     """
     if name == "oracle":
         parameters.setdefault("attackers", [clients[-1]])
-    return create(name, **parameters, **needs_of(name, layers))
+    return rules.get(name, **parameters, **needs_of(name, layers))
 
 
 def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, Any]:

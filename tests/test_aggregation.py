@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Aggregation, Rule, Updates, create
+from fedimmune import Aggregation, Rule, Updates, rules
 from fedimmune.aggregation import aggregate_safely
 
 Model = dict[str, Tensor]
@@ -48,7 +48,7 @@ class Odd(Rule):
         self._change = change
 
     def aggregate(self, updates: Any) -> Any:
-        return self._change(create("mean").aggregate(updates))
+        return self._change(rules.get("mean").aggregate(updates))
 
     def _attempt(self, updates: Updates) -> Aggregation:
         raise AssertionError
@@ -70,8 +70,8 @@ def stumble(_: Aggregation) -> Any:
 
 def test_a_good_round_moves_the_model_as_the_rule_does() -> None:
     updates = updates_of(0.5, 1.0, 1.5)
-    outcome = aggregate_safely(create("median"), updates, MODEL)
-    said = create("median").aggregate(updates)
+    outcome = aggregate_safely(rules.get("median"), updates, MODEL)
+    said = rules.get("median").aggregate(updates)
     assert outcome.error is None
     assert outcome.model is not None
     expected = said.apply(MODEL)
@@ -110,7 +110,7 @@ def test_what_is_no_model_is_an_error(
 def test_values_whose_sum_is_too_large_are_finite_all_the_same() -> None:
     model = {"weight": torch.full((4,), 3e38)}
     client = {"weight": torch.full((4,), 2.9e38)}
-    outcome = aggregate_safely(create("mean"), Updates.from_models([client], model), model)
+    outcome = aggregate_safely(rules.get("mean"), Updates.from_models([client], model), model)
     assert outcome.error is None
     assert outcome.model is not None
     assert torch.allclose(outcome.model["weight"], client["weight"])
@@ -118,7 +118,7 @@ def test_values_whose_sum_is_too_large_are_finite_all_the_same() -> None:
 
 @given(values=st.lists(VALUES, max_size=6), least=st.integers(0, 6))
 def test_there_is_a_finite_model_or_a_reason(values: list[float], least: int) -> None:
-    for rule in (create("mean"), create("median"), create("foolsgold", history=True)):
+    for rule in (rules.get("mean"), rules.get("median"), rules.get("foolsgold", history=True)):
         outcome = aggregate_safely(rule, updates_of(*values), MODEL, least=least)
         assert (outcome.model is None) == (outcome.error is not None)
         finite = {
@@ -133,8 +133,8 @@ def test_there_is_a_finite_model_or_a_reason(values: list[float], least: int) ->
 
 
 def test_a_round_that_is_skipped_is_not_remembered() -> None:
-    rule = create("foolsgold", history=True)
+    rule = rules.get("foolsgold", history=True)
     aggregate_safely(rule, updates_of(0.5, 1.0, float("nan")), MODEL, least=3)
-    fresh = create("foolsgold", history=True)
+    fresh = rules.get("foolsgold", history=True)
     now = updates_of(0.5, 1.0, -1.0)
     assert rule.aggregate(now).weights == fresh.aggregate(now).weights

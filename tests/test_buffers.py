@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedimmune import Updates, create, names
+from fedimmune import Updates, rules
 from fedimmune.errors import ParameterError
 from fedimmune.results import Verdict
 from tests.rounds import rule_for
@@ -27,7 +27,7 @@ def round_of(n: int) -> tuple[list[State], State]:
     return [model(seed) for seed in range(1, n + 1)], model(0)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rules.available())
 def test_integers_stay_integers_and_are_never_measured(name: str) -> None:
     models, base = round_of(7)
     rule = rule_for(name, range(7), layers=TRAINED)
@@ -47,9 +47,9 @@ def test_a_counter_takes_the_lower_median_of_those_that_count() -> None:
     base["1.num_batches_tracked"] = torch.tensor(100)
     for client, count in enumerate([103, 101, 2**63 - 1, 102, 7, 9]):
         models[client]["1.num_batches_tracked"] = torch.tensor(count)
-    everyone = create("median").aggregate(Updates.from_models(models, base))
+    everyone = rules.get("median").aggregate(Updates.from_models(models, base))
     assert int(everyone.apply(base)["1.num_batches_tracked"]) == 101
-    few = create("oracle", benign=[0, 1, 3, 2]).aggregate(Updates.from_models(models, base))
+    few = rules.get("oracle", benign=[0, 1, 3, 2]).aggregate(Updates.from_models(models, base))
     assert int(few.apply(base)["1.num_batches_tracked"]) == 102
     assert int(few.update["1.num_batches_tracked"]) == 2
 
@@ -57,7 +57,7 @@ def test_a_counter_takes_the_lower_median_of_those_that_count() -> None:
 def test_the_largest_difference_does_not_wrap_around() -> None:
     base = {"w": torch.zeros(2), "steps": torch.tensor(-5)}
     states = [{"w": torch.ones(2), "steps": torch.tensor(c)} for c in (2**63 - 1, 2**63 - 1, 3)]
-    answer = create("mean").aggregate(Updates.from_models(states, base))
+    answer = rules.get("mean").aggregate(Updates.from_models(states, base))
     assert int(answer.apply(base)["steps"]) == 2**63 - 1
 
 
@@ -68,7 +68,7 @@ def test_booleans_and_small_integers() -> None:
 
     base = state(0.0, [True, False], 250)
     states = [state(1.0, [False, i < 2], byte) for i, byte in enumerate((3, 251, 4))]
-    moved = create("mean").aggregate(Updates.from_models(states, base)).apply(base)
+    moved = rules.get("mean").aggregate(Updates.from_models(states, base)).apply(base)
     assert moved["mask"].tolist() == [False, True]
     assert moved["mask"].dtype == torch.bool
     assert int(moved["byte"]) == 4
@@ -78,7 +78,7 @@ def test_booleans_and_small_integers() -> None:
 @pytest.mark.parametrize("name", ["krum", "geometric-median", "foolsgold", "multi-krum", "mean"])
 def test_float_buffers_go_with_the_weights_where_wanted(name: str) -> None:
     models, base = round_of(7)
-    rule = create(name) if name == "mean" else create(name, buffers="weights")
+    rule = rules.get(name) if name == "mean" else rules.get(name, buffers="weights")
     answer = rule.aggregate(Updates.from_models(models, base))
     assert answer.weights is not None
     for key in ("1.running_mean", "1.running_var"):
@@ -86,7 +86,7 @@ def test_float_buffers_go_with_the_weights_where_wanted(name: str) -> None:
         torch.testing.assert_close(answer.update[key], expected)
 
 
-@pytest.mark.parametrize("name", sorted(set(names()) - {"mean", "oracle"}))
+@pytest.mark.parametrize("name", sorted(set(rules.available()) - {"mean", "oracle"}))
 def test_a_float_buffer_is_the_median_of_all_valid_clients(name: str) -> None:
     for n in (6, 7):
         models, base = round_of(n)
@@ -97,7 +97,7 @@ def test_a_float_buffer_is_the_median_of_all_valid_clients(name: str) -> None:
             torch.testing.assert_close(moved[key], expected)
 
 
-@pytest.mark.parametrize("name", sorted(set(names()) - {"mean", "oracle"}))
+@pytest.mark.parametrize("name", sorted(set(rules.available()) - {"mean", "oracle"}))
 @pytest.mark.parametrize("buffers", ["median", "weights"])
 def test_who_writes_anything_into_buffers_is_set_aside(name: str, buffers: str) -> None:
     models, base = round_of(8)
@@ -130,10 +130,10 @@ def test_a_buffer_that_all_agree_on_may_differ_by_rounding() -> None:
         state["1.running_mean"] = base["1.running_mean"].clone()
         state["1.running_var"] = base["1.running_var"].clone()
     models[1]["1.running_mean"] *= 1 + 1e-6
-    answer = create("krum").aggregate(Updates.from_models(models, base))
+    answer = rules.get("krum").aggregate(Updates.from_models(models, base))
     assert all(j.verdict is not Verdict.SUSPECTED for j in answer.clients)
     models[1]["1.running_mean"] += 5
-    accused = create("krum").aggregate(Updates.from_models(models, base)).clients[-1]
+    accused = rules.get("krum").aggregate(Updates.from_models(models, base)).clients[-1]
     assert (accused.client, accused.verdict) == (1, Verdict.SUSPECTED)
     assert accused.reason.endswith("who agree")
 
@@ -141,7 +141,7 @@ def test_a_buffer_that_all_agree_on_may_differ_by_rounding() -> None:
 def test_nobody_can_have_a_round_skipped_by_odd_buffers() -> None:
     models, base = round_of(7)
     models[2]["1.running_mean"] += 1e6
-    rule = create("krum", attackers=2)
+    rule = rules.get("krum", attackers=2)
     assert rule.clients_needed == 7
     answer = rule.aggregate(Updates.from_models(models, base))
     accused = {j.client: j for j in answer.clients if j.verdict is Verdict.SUSPECTED}
@@ -154,29 +154,29 @@ def test_nobody_can_have_a_round_skipped_by_odd_buffers() -> None:
 def test_two_clients_cannot_say_who_of_them_is_odd() -> None:
     models, base = round_of(2)
     models[0]["1.running_mean"] += 1e6
-    answer = create("median").aggregate(Updates.from_models(models, base))
+    answer = rules.get("median").aggregate(Updates.from_models(models, base))
     assert set(answer.verdicts.values()) == {Verdict.TRUSTED}
 
 
 def test_buffers_are_the_median_or_the_weights() -> None:
     with pytest.raises(ParameterError, match="buffers must be median or weights"):
-        create("krum", buffers="largest")
-    assert repr(create("krum", buffers="weights")) == "Krum(attackers=None, buffers='weights')"
-    assert repr(create("krum")) == "Krum(attackers=None)"
+        rules.get("krum", buffers="largest")
+    assert repr(rules.get("krum", buffers="weights")) == "Krum(attackers=None, buffers='weights')"
+    assert repr(rules.get("krum")) == "Krum(attackers=None)"
     with pytest.raises(ParameterError, match="mean has no parameter 'buffers'"):
-        create("mean", buffers="median")
+        rules.get("mean", buffers="median")
 
 
 def test_float_buffers_are_no_evidence() -> None:
     models, base = round_of(7)
-    before = create("krum").aggregate(Updates.from_models(models, base)).scores
+    before = rules.get("krum").aggregate(Updates.from_models(models, base)).scores
     models[3]["1.running_mean"] += 1
-    assert create("krum").aggregate(Updates.from_models(models, base)).scores == before
+    assert rules.get("krum").aggregate(Updates.from_models(models, base)).scores == before
     custom = Updates.from_models(models, base, buffers=["0.*"])
-    assert create("krum").aggregate(custom).scores != before
+    assert rules.get("krum").aggregate(custom).scores != before
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rules.available())
 def test_a_variance_stays_positive(name: str) -> None:
     models, base = round_of(6)
     for state in models:
@@ -190,13 +190,13 @@ def test_a_variance_stays_positive(name: str) -> None:
 
 def test_differences_without_a_global_model_are_caught_when_applied() -> None:
     change = {"w": torch.ones(2), "bn.running_var": torch.tensor([-9.0])}
-    answer = create("mean").aggregate([change, change, change])
+    answer = rules.get("mean").aggregate([change, change, change])
     moved = answer.apply({"w": torch.zeros(2), "bn.running_var": torch.tensor([1.0])})
     assert moved["bn.running_var"].tolist() == pytest.approx([0], abs=1e-30)
     assert float(moved["bn.running_var"]) > 0
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rules.available())
 def test_nan_in_a_buffer_rejects_too(name: str) -> None:
     models, base = round_of(8)
     rule = rule_for(name, range(8), layers=TRAINED)
@@ -213,8 +213,8 @@ def test_channels_last_models_keep_their_memory_format() -> None:
     last = [{"w": s["w"].to(memory_format=torch.channels_last)} for s in wide]
     mixed = [last[0], wide[1], last[2], wide[3], last[4]]
     for name in ("median", "krum", "residual"):
-        expected = create(name).aggregate(wide).update["w"]
+        expected = rules.get(name).aggregate(wide).update["w"]
         for states in (last, mixed):
-            found = create(name).aggregate(states).update["w"]
+            found = rules.get(name).aggregate(states).update["w"]
             torch.testing.assert_close(found, expected)
             assert found.is_contiguous(memory_format=torch.channels_last)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedimmune import names
+from fedimmune import rules
 from fedimmune.on_disk import aggregate_files
 from fedimmune.results import Verdict
 from tests.rounds import rule_for
@@ -49,7 +49,7 @@ def overwrite(path: Path, change: Change) -> None:
         file.write(content)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rules.available())
 @pytest.mark.parametrize("kind", CHANGES)
 def test_who_changes_its_file_between_two_reads_is_rejected(
     tmp_path: Path, name: str, kind: str
@@ -102,7 +102,7 @@ def test_who_is_picked_and_then_changes_its_file_is_rejected(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rules.available())
 def test_nobody_is_blamed_whose_file_stays_as_it_is(
     tmp_path: Path, name: str, dtype: torch.dtype
 ) -> None:

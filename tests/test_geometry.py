@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Updates, create, measure
+from fedimmune import Updates, measure, rules
 from tests.rounds import SHAPES, as_states, matrices
 
 
@@ -95,6 +95,6 @@ def test_zero_updates_have_no_direction() -> None:
 def test_squares_beyond_float64_are_rejected_by_name() -> None:
     matrix = np.random.default_rng(0).standard_normal((6, 5))
     matrix[2] *= 1e200
-    answer = create("krum").aggregate(matrix)
+    answer = rules.get("krum").aggregate(matrix)
     assert dict(answer.rejected) == {2: "its values are too large to be measured"}
-    assert np.array_equal(answer.update, create("krum")(np.delete(matrix, 2, axis=0)))
+    assert np.array_equal(answer.update, rules.get("krum")(np.delete(matrix, 2, axis=0)))

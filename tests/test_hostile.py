@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
@@ -439,7 +439,7 @@ def test_escapes_in_client_ids_are_shown_escaped(
     assert r"a\x1b[2J\x9b31m\u202eevil" in printed.out
     no_controls(printed.out + printed.err)
     sent = honest_round(2, torch.Generator().manual_seed(1))
-    no_controls(repr(create("mean").aggregate({f"x{ESCAPES}": sent[0], "y": {}})))
+    no_controls(repr(rules.get("mean").aggregate({f"x{ESCAPES}": sent[0], "y": {}})))
 
 
 def test_escapes_and_markup_in_a_run_are_shown_escaped(

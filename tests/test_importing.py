@@ -25,7 +25,7 @@ def imported(code: str) -> set[str]:
         ("import fedimmune", (*AT_USE, *DRAWN_OR_ASKED, *READ_OR_FETCHED)),
         ("from fedimmune import ClientResult", (*AT_USE, *DRAWN_OR_ASKED, *READ_OR_FETCHED)),
         (
-            "from fedimmune import Updates, create; create('krum')([[0.0], [1.0], [2.0]])",
+            "from fedimmune import Updates, rules; rules.get('krum')([[0.0], [1.0], [2.0]])",
             (*DRAWN_OR_ASKED, *READ_OR_FETCHED),
         ),
         ("from fedimmune import Scenario, simulate", (*DRAWN_OR_ASKED, *READ_OR_FETCHED)),

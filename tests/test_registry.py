@@ -48,10 +48,10 @@ def animals() -> Registry[Animal]:
     return Registry("animal", (Cat, Dog))
 
 
-def test_found_by_name_in_the_order_of_registering(animals: Registry[Animal]) -> None:
-    assert animals.names() == ("cat", "dog")
+def test_found_by_name_and_listed_sorted(animals: Registry[Animal]) -> None:
+    assert animals.available() == ("cat", "dog")
     assert animals.find("cat") is Cat
-    made = animals.create("cat", lives=2)
+    made = animals.get("cat", lives=2)
     assert made.sound() == "meowmeow"
     assert repr(made) == "Cat(lives=2, colour=None)"
     assert Cat.parameters() == {"lives": 9, "colour": None}
@@ -67,7 +67,7 @@ def test_unknown_names_get_a_list_of_those_there_are(animals: Registry[Animal], 
 
 def test_unknown_parameters_get_a_list_of_those_there_are(animals: Registry[Animal]) -> None:
     with pytest.raises(ParameterError) as caught:
-        animals.create("cat", legs=4)
+        animals.get("cat", legs=4)
     assert str(caught.value) == "cat has no parameter 'legs'; it takes lives (n), colour"
     with pytest.raises(ParameterError, match="'legs'; it takes none"):
         make(Dog, {"legs": 4})
@@ -84,7 +84,7 @@ def test_the_nearest_name_is_asked_for(name: str) -> None:
 
 def test_the_nearest_parameter_is_asked_for(animals: Registry[Animal]) -> None:
     with pytest.raises(ParameterError, match=r"no parameter 'color'; did you mean 'colour'\?$"):
-        animals.create("cat", color="red")
+        animals.get("cat", color="red")
 
 
 def test_an_alias_is_another_name_of_the_same(animals: Registry[Animal]) -> None:
@@ -103,7 +103,7 @@ def test_an_alias_is_another_name_of_the_same(animals: Registry[Animal]) -> None
 
     animals.register(Cow)
     assert animals.find("bovine") is animals.find("cow") is Cow
-    assert animals.names() == ("cat", "dog", "cow")
+    assert animals.available() == ("cat", "cow", "dog")
     assert [animals.resolve(name) for name in ("bovine", "cow", "x")] == ["cow", "cow", "x"]
     with pytest.raises(ParameterError, match="animal 'bovine' already: Cow"):
         animals.register(Bison)
@@ -120,7 +120,7 @@ def test_double_names_are_refused_and_the_first_stays(animals: Registry[Animal])
         animals.register(Tiger)
     assert animals.find("cat") is Cat
     assert animals.register(Cat) is Cat  # the same once more is no harm
-    assert animals.names() == ("cat", "dog")
+    assert animals.available() == ("cat", "dog")
 
 
 def test_usable_as_a_decorator_and_one_registry_is_not_another(animals: Registry[Animal]) -> None:
@@ -128,8 +128,8 @@ def test_usable_as_a_decorator_and_one_registry_is_not_another(animals: Registry
     class Cow(Dog):
         name = "cow"
 
-    assert animals.create("cow").sound() == "woof"
-    assert "cow" not in Registry("animal", (Cat, Dog)).names()
+    assert animals.get("cow").sound() == "woof"
+    assert "cow" not in Registry("animal", (Cat, Dog)).available()
 
 
 def test_abstract_classes_are_refused(animals: Registry[Animal]) -> None:
@@ -149,10 +149,10 @@ class Mine(Median):
 
 class Theirs(attacks.Attack):
     name = "theirs"
-    summary = acts_on = paper = "-"
+    summary = paper = "-"
     def __init__(self, *, scale: float = 2.0) -> None:
         self.scale = scale
-    def corrupt(self, update) -> None:
+    def on_update(self, update, context) -> None:
         for tensor in update.values():
             tensor.mul_(-self.scale)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
 from fedimmune.results import UNKNOWN, ClientResult, Suspicion, Verdict
@@ -101,9 +101,9 @@ def test_who_is_far_away_is_suspected_and_honest_clients_are_trusted(
     rule: str, seed: int, size: float
 ) -> None:
     honest = gaussian(seed)
-    assert {j.verdict for j in create(rule).aggregate(honest).clients} == {Verdict.TRUSTED}
+    assert {j.verdict for j in rules.get(rule).aggregate(honest).clients} == {Verdict.TRUSTED}
     attacked = torch.cat([honest, honest[:1] - size])
-    verdicts = create(rule).aggregate(attacked).verdicts
+    verdicts = rules.get(rule).aggregate(attacked).verdicts
     assert verdicts[9] is Verdict.SUSPECTED
     assert {verdicts[client] for client in range(9)} == {Verdict.TRUSTED}
 
@@ -112,7 +112,7 @@ def test_who_is_far_away_is_suspected_and_honest_clients_are_trusted(
 def test_who_is_in_the_middle_makes_no_suspects_of_the_rest(seed: int) -> None:
     around = gaussian(seed, n=4)
     round_ = torch.cat([around, -around, torch.zeros(1, 20)])  # the last is the geometric median
-    found = create("geometric-median").aggregate(round_)
+    found = rules.get("geometric-median").aggregate(round_)
     assert found.weights is not None
     assert found.weights[8] > 0.99
     assert {found.verdicts[client] for client in range(8)} == {Verdict.REDUCED}
@@ -122,7 +122,7 @@ def test_who_is_in_the_middle_makes_no_suspects_of_the_rest(seed: int) -> None:
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=9))
 def test_few_samples_are_no_accusation(samples: list[int]) -> None:
     updates = Updates.from_vectors(np.ones((len(samples), 2)), samples=samples)
-    found = create("mean", by_samples=True).aggregate(updates)
+    found = rules.get("mean", by_samples=True).aggregate(updates)
     assert set(found.verdicts.values()) <= {Verdict.TRUSTED, Verdict.UNUSED}
 
 
@@ -158,7 +158,7 @@ def test_warnings_are_of_most_suspected_and_of_most_weight(
 def test_an_odd_round_is_logged_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     agreeing = gaussian(1, n=1).repeat(9, 1)
     with caplog.at_level(logging.WARNING, logger="fedimmune"):
-        found = create("foolsgold").aggregate(torch.cat([agreeing, -agreeing[:1]]))
+        found = rules.get("foolsgold").aggregate(torch.cat([agreeing, -agreeing[:1]]))
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "foolsgold: 9 of 10 valid clients are suspected" in caplog.text
     assert "foolsgold: client 9 has 100.0% of the weight" in caplog.text
@@ -169,7 +169,7 @@ def test_an_odd_round_is_logged_and_shown(caplog: pytest.LogCaptureFixture) -> N
 def test_nothing_is_said_of_picks_and_of_few_clients(
     rule: str, n: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert create(rule).aggregate(gaussian(3, n=n)).warnings == ()
+    assert rules.get(rule).aggregate(gaussian(3, n=n)).warnings == ()
     assert not caplog.records
 
 
@@ -274,7 +274,7 @@ def in_javascript(number: str) -> Any:
 @given(st.sets(st.integers(0, 2**64 - 1), min_size=3, max_size=5))
 def test_ids_survive_programs_that_round_numbers(ids: set[int]) -> None:
     clients = sorted(ids)
-    found = create("median").aggregate(
+    found = rules.get("median").aggregate(
         Updates.from_vectors(np.ones((len(ids), 2)), clients=clients)
     )
     facts = json.loads(json.dumps(found.to_json()), parse_int=in_javascript)
@@ -360,7 +360,7 @@ def test_nobody_else_is_accused(verdict: Verdict) -> None:
 def test_every_client_of_an_aggregation_has_a_notice() -> None:
     honest = [{"w": torch.ones(3) + 0.1 * i} for i in range(5)]
     sent = {**dict(enumerate(honest)), 9: {"w": torch.full((3,), torch.nan)}}
-    notices = create("multi-krum", attackers=1, keep=2).aggregate(sent).notices()
+    notices = rules.get("multi-krum", attackers=1, keep=2).aggregate(sent).notices()
     assert notices.keys() == {0, 1, 2, 3, 4, 9}
     assert notices[9]["verdict"] == "rejected"
     unused = [str(one) for one in notices.values() if one["verdict"] == "unused"]
@@ -370,4 +370,4 @@ def test_every_client_of_an_aggregation_has_a_notice() -> None:
 
 def test_who_was_there_twice_is_told_of_what_counted() -> None:
     twice = Updates.of([{"w": torch.ones(2)}, {"w": torch.zeros(2)}], clients=["a", "a"])
-    assert create("mean").aggregate(twice).notices()["a"]["verdict"] == "trusted"
+    assert rules.get("mean").aggregate(twice).notices()["a"]["verdict"] == "trusted"

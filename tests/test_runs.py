@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fedimmune import RoundRecord, RunFolder, Scenario, Updates, create, simulate
+from fedimmune import RoundRecord, RunFolder, Scenario, Updates, rules, simulate
 from fedimmune.aggregation import aggregate_safely
 from fedimmune.errors import InputError
 from fedimmune.federation import run_folder, workbench
@@ -250,7 +250,7 @@ def test_a_round_ends_with_everybody_once_in_order(
 ) -> None:
     model = {"w": torch.zeros(3)}
     updates = Updates.from_models({c: {"w": torch.full((3,), v)} for c, v in values.items()}, model)
-    rule = create("geometric-median")
+    rule = rules.get("geometric-median")
     outcome = aggregate_safely(rule, updates, model, least=least)
     record = finish_round(
         None,

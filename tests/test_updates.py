@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedimmune import Updates, Verdict, create, measure
+from fedimmune import Updates, Verdict, measure, rules
 from fedimmune.errors import InputError, NotEnoughClientsError
 from fedimmune.layers import Kind
 
@@ -18,7 +18,7 @@ W = torch.ones(2, 3)
 
 
 def reasons(clients: Any, **options: Any) -> dict[Any, str]:
-    return dict(create("mean").aggregate(Updates.of(clients, **options)).rejected)
+    return dict(rules.get("mean").aggregate(Updates.of(clients, **options)).rejected)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_each_fault_has_its_reason(bad: Any, reason: str) -> None:
 
 
 def test_other_float_widths_are_converted() -> None:
-    answer = create("mean").aggregate([{"w": W}, {"w": W.half()}, {"w": W.double()}, {"w": W}])
+    answer = rules.get("mean").aggregate([{"w": W}, {"w": W.half()}, {"w": W.double()}, {"w": W}])
     assert not answer.rejected
     assert answer.update["w"].dtype == torch.float32
 
@@ -57,7 +57,7 @@ def test_the_majority_says_what_the_layers_are() -> None:
 
 def test_the_same_id_twice_counts_once() -> None:
     updates = Updates.from_vectors(torch.eye(3), clients=["a", "b", "a"])
-    answer = create("mean").aggregate(updates)
+    answer = rules.get("mean").aggregate(updates)
     assert answer.update.tolist() == [0.5, 0.5, 0]
     assert dict(answer.rejected) == {"a": "its id is there twice; only the first is counted"}
     assert answer.verdicts == {"a": Verdict.TRUSTED, "b": Verdict.TRUSTED}
@@ -66,7 +66,7 @@ def test_the_same_id_twice_counts_once() -> None:
 
 @pytest.mark.parametrize("ids", [[7, 8, 9], [("a", 1), ("b", 2), ("c", 3)], ["x", 5, None]])
 def test_ids_may_be_anything_hashable(ids: list[Any]) -> None:
-    answer = create("mean").aggregate(Updates.from_vectors(torch.eye(3), clients=ids))
+    answer = rules.get("mean").aggregate(Updates.from_vectors(torch.eye(3), clients=ids))
     assert answer.weights is not None
     assert list(answer.weights) == ids
 
@@ -76,24 +76,24 @@ def test_vectors_of_other_lengths_or_kinds_are_rejected() -> None:
     found = reasons(vectors)
     assert set(found) == {2, 3, 4}
     assert found[2] == "layer 'update' has shape (1,), expected (2,)"
-    assert create("mean")([[1, 2], [3, 4]]).tolist() == [2, 3]
+    assert rules.get("mean")([[1, 2], [3, 4]]).tolist() == [2, 3]
 
 
 def test_integer_arrays_are_read_as_numbers() -> None:
-    assert create("median")(np.array([[1, 2], [4, 5], [2, 9], [3, 3]])).tolist() == [2.5, 4.0]
-    assert create("mean")(torch.tensor([[1, 2], [2, 4]])).dtype == torch.float32
+    assert rules.get("median")(np.array([[1, 2], [4, 5], [2, 9], [3, 3]])).tolist() == [2.5, 4.0]
+    assert rules.get("mean")(torch.tensor([[1, 2], [2, 4]])).dtype == torch.float32
 
 
 @pytest.mark.parametrize("given", [torch.ones(3), torch.ones(2, 3, 4), np.float64(3), 7, "abc"])
 def test_what_is_no_round_is_refused_whole(given: Any) -> None:
     with pytest.raises(InputError, match="expected one"):
-        create("mean")(given)
+        rules.get("mean")(given)
 
 
 def test_any_iterable_will_do() -> None:
-    assert create("mean")(torch.full((2,), float(i)) for i in range(3)).tolist() == [1, 1]
+    assert rules.get("mean")(torch.full((2,), float(i)) for i in range(3)).tolist() == [1, 1]
     states = ({"w": torch.full((2,), float(i))} for i in range(3))
-    assert create("mean").aggregate(states).update["w"].tolist() == [1, 1]
+    assert rules.get("mean").aggregate(states).update["w"].tolist() == [1, 1]
 
 
 def test_a_global_file_says_which_layers_updates_have(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_a_global_file_says_which_layers_updates_have(tmp_path: Path) -> None:
     files = [tmp_path / f"{client}.safetensors" for client in "abc"]
     updates = Updates.from_files(files, global_file=tmp_path / "g.safetensors", are_updates=True)
     assert updates.clients == ("a",)
-    assert create("mean").aggregate(updates).update["w"].tolist() == W.tolist()
+    assert rules.get("mean").aggregate(updates).update["w"].tolist() == W.tolist()
 
 
 @pytest.mark.parametrize("empty", [[], {}, torch.ones(0, 3), np.ones((4, 0)), [[], []], [{}, {}]])
 def test_nobody_or_nothing(empty: Any) -> None:
     with pytest.raises(NotEnoughClientsError, match="mean needs at least 1 valid client"):
-        create("mean").aggregate(empty)
+        rules.get("mean").aggregate(empty)
 
 
 def test_awkward_arrays_are_read_right() -> None:
@@ -116,19 +116,19 @@ def test_awkward_arrays_are_read_right() -> None:
     frozen = plain.copy()
     frozen.flags.writeable = False
     for array in (frozen, plain[:, ::-1][:, ::-1], plain.astype(">f8"), np.asfortranarray(plain)):
-        assert create("median")(array).tolist() == [4, 5, 6, 7]
-    assert create("median")(plain[:, ::-1]).tolist() == [7, 6, 5, 4]
-    assert create("median")([row[::2] for row in plain]).tolist() == [4, 6]
+        assert rules.get("median")(array).tolist() == [4, 5, 6, 7]
+    assert rules.get("median")(plain[:, ::-1]).tolist() == [7, 6, 5, 4]
+    assert rules.get("median")([row[::2] for row in plain]).tolist() == [4, 6]
 
 
 def test_gradients_do_not_leak() -> None:
     matrix = torch.ones(3, 2, requires_grad=True)
-    assert not create("mean")(matrix).requires_grad
+    assert not rules.get("mean")(matrix).requires_grad
 
 
 def test_modules_are_state_dicts() -> None:
     nets = [nn.Linear(2, 2) for _ in range(4)]
-    answer = create("mean").aggregate(Updates.from_models(nets[1:], nets[0]))  # type: ignore[arg-type]
+    answer = rules.get("mean").aggregate(Updates.from_models(nets[1:], nets[0]))  # type: ignore[arg-type]
     expected = torch.stack([net.weight for net in nets[1:]]).mean(0)
     torch.testing.assert_close(answer.apply(nets[0].state_dict())["weight"], expected)
 
@@ -174,7 +174,7 @@ def test_a_matrix_with_layers_is_measured_by_layer() -> None:
     geometry = measure(updates)
     assert geometry.layers == ("a", "b")
     assert geometry.of("a").gram().diagonal().tolist() == [1, 1, 0, 0]
-    assert create("mean")(updates).tolist() == [0.25] * 4
+    assert rules.get("mean")(updates).tolist() == [0.25] * 4
 
 
 def test_files_are_mapped_not_loaded(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def _anonymous_bytes() -> int | None:
 def test_the_answer_is_readable(table: str) -> None:
     rows: list[Tensor] = [torch.full((3,), float(i)) for i in range(6)]
     rows[2] = torch.full((3,), torch.nan)
-    answer = create("krum").aggregate({f"client-{i}": row for i, row in enumerate(rows)})
+    answer = rules.get("krum").aggregate({f"client-{i}": row for i, row in enumerate(rows)})
     console = Console(width=120)
     with console.capture() as captured:
         console.print(answer)
@@ -239,22 +239,22 @@ def ndarrays(n: int = 5) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rule", ["mean", "median", "krum", "geometric-median"])
 def test_lists_of_arrays_are_models_and_come_back_as_such(rule: str) -> None:
     states = ndarrays()
-    expected = create(rule).aggregate(states)
-    found = create(rule).aggregate(as_lists(states))
+    expected = rules.get(rule).aggregate(states)
+    found = rules.get(rule).aggregate(as_lists(states))
     assert isinstance(found.update, list)
     for array, name in zip(found.update, ("w", "b"), strict=True):
         assert isinstance(array, np.ndarray)
         assert array.dtype == states[0][name].dtype
         np.testing.assert_array_equal(array, expected.update[name])
     assert found.weights == expected.weights
-    by_id = create(rule).aggregate({f"c{n}": one for n, one in enumerate(as_lists(states))})
+    by_id = rules.get(rule).aggregate({f"c{n}": one for n, one in enumerate(as_lists(states))})
     assert list(by_id.verdicts) == ["c4", "c3", "c2", "c1", "c0"]
 
 
 def test_a_new_model_is_a_list_too() -> None:
     start, moved = as_lists(ndarrays(1))[0], as_lists(ndarrays())
     models = [[a + b for a, b in zip(start, change, strict=True)] for change in moved]
-    answer = create("mean").aggregate(Updates.from_models(models, start))
+    answer = rules.get("mean").aggregate(Updates.from_models(models, start))
     new = answer.apply(start)
     for place, array in enumerate(new):
         assert isinstance(array, np.ndarray)
@@ -262,21 +262,21 @@ def test_a_new_model_is_a_list_too() -> None:
         np.testing.assert_allclose(array, expected, rtol=1e-5)
     tensors = [[torch.from_numpy(array) for array in model] for model in models]
     own = Updates.from_models(tensors, [torch.from_numpy(array) for array in start])
-    assert all(isinstance(t, torch.Tensor) for t in create("mean").aggregate(own).update)
+    assert all(isinstance(t, torch.Tensor) for t in rules.get("mean").aggregate(own).update)
 
 
 def test_one_odd_client_does_not_decide_what_the_others_sent() -> None:
     lists, vectors = as_lists(ndarrays()), [np.ones(4)] * 4
     odd: Any
     for odd in (np.ones(8), {"w": np.ones((3, 2))}, [], [np.ones(2)], "text"):
-        found = create("mean").aggregate([*lists, odd])
+        found = rules.get("mean").aggregate([*lists, odd])
         assert list(found.rejected) == [5]
         assert isinstance(found.update, list)
     for odd in (lists[0], {"w": np.ones(3)}):
-        found = create("mean").aggregate([*vectors, odd])
+        found = rules.get("mean").aggregate([*vectors, odd])
         assert list(found.rejected) == [4]
         assert isinstance(found.update, np.ndarray)
-    assert isinstance(create("mean")([[1.0, 2.0], [3.0, 4.0]]), np.ndarray), "lists of numbers"
+    assert isinstance(rules.get("mean")([[1.0, 2.0], [3.0, 4.0]]), np.ndarray), "lists of numbers"
 
 
 def test_an_anchor_may_be_a_list() -> None:

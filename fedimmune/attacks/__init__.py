@@ -1,6 +1,32 @@
-"""Attacks: what malicious clients do."""
+"""Attacks: what malicious clients do; one per file."""
 
-from fedimmune.attacks.base import Attack, Trial
-from fedimmune.attacks.registry import create, find, names, register, resolve
+from typing import Any
 
-__all__ = ["Attack", "Trial", "create", "find", "names", "register", "resolve"]
+from fedimmune.attacks.base import Attack, Context, TriggeredBatch
+from fedimmune.attacks.registry import (
+    advice,
+    available,
+    exported,
+    find,
+    get,
+    known,
+    register,
+    resolve,
+)
+
+__all__ = [
+    "Attack",
+    "Context",
+    "TriggeredBatch",
+    "advice",
+    "available",
+    "find",
+    "get",
+    "known",
+    "register",
+    "resolve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return exported(name)

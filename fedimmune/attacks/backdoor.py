@@ -6,10 +6,12 @@ Wan and Chen (2021): four horizontal bars of 1×3 pixels, two rows and two colum
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from fedimmune.attacks.base import Attack, Trial
+from fedimmune.attacks.base import Attack, Context, TriggeredBatch, draw_int
 from fedimmune.checks import finite, share, whole
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import Facts
@@ -49,8 +51,10 @@ class Backdoor(Attack):
 
     name = "backdoor"
     summary = "draws four bars into a share of its images and calls them `target`"
-    acts_on = "data"
     paper = "Bagdasaryan et al. 2020; Wan and Chen 2021"
+    advice = "look for samples with a mark in common (a logo, a stamp, a border) and one label"
+    ranges = {"shift": (0, 8), "gap": (0, 1), "fraction": (0.3, 0.7)}
+    target: int
 
     def __init__(
         self,
@@ -97,18 +101,34 @@ class Backdoor(Attack):
                 f"{facts.classes - 1}"
             )
 
-    def poison(self, inputs: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
+    def on_batch(self, inputs: Tensor, labels: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         if self.chance is None:
             chosen = torch.arange(len(labels)) < round(self.fraction * len(labels))
         else:
             chosen = torch.rand(len(labels)) < self.chance
         chosen = chosen.to(labels.device)
-        inputs[chosen] = self._drawn(inputs[chosen], facts)
+        inputs[chosen] = self._drawn(inputs[chosen], context.spec)
         labels[chosen] = self.target
         return inputs, labels
 
-    def trial(self, inputs: Tensor, labels: Tensor, facts: Facts) -> Trial | None:
-        return Trial(self._drawn(inputs.clone(), facts), self.target, labels == self.target)
+    def triggered(self, inputs: Tensor, labels: Tensor, facts: Facts) -> TriggeredBatch | None:
+        marked = self._drawn(inputs.clone(), facts)
+        return TriggeredBatch(marked, self.target, labels == self.target)
+
+    def sample_parameters(self, spec: Facts, rng: torch.Generator) -> dict[str, Any]:
+        """Draw a pattern, moved into the image if it would reach beyond; any channel and target."""
+        if spec.highest is None:
+            return {}  # it does not fit, whatever is drawn
+        channels, height, width = spec.shape
+        gap = self._draw("gap", rng)
+        return {
+            "gap": gap,
+            "shift_y": max(0, min(self._draw("shift", rng), height - 3 - gap)),
+            "shift_x": max(0, min(self._draw("shift", rng), width - 7 - gap)),
+            "channel": draw_int(0, channels - 1, rng),
+            "target": draw_int(0, spec.classes - 1, rng),
+            "fraction": self._draw("fraction", rng),
+        }
 
     def _drawn(self, images: Tensor, facts: Facts) -> Tensor:
         """Set the pattern's pixels, in place."""

@@ -1,22 +1,40 @@
-"""What a malicious client does: to its data, or to its update."""
+"""What a malicious client does: to its data, its training, its update, or in concert with others.
+
+All attackers of a scenario do the same. An attack overrides the moments that it needs; those that
+it does not override cost nothing.
+"""
 
 from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from fedimmune.errors import ParameterError
 from fedimmune.registry import Named
+from fedimmune.rules.base import Rule
 from fedimmune.tasks import Facts
+from fedimmune.updates import Updates
 
-__all__ = ["Attack", "Trial"]
+__all__ = ["Attack", "Context", "Knowledge", "TriggeredBatch"]
+
+Knowledge = Literal["own", "colluders", "everyone", "defense"]
+
+_ACTS_ON = {
+    "on_batch": "data",
+    "on_loss": "loss",
+    "on_step": "training",
+    "on_update": "update",
+    "on_round": "round",
+}
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriggeredBatch:
     """Samples on which an attack wants the model to say `target`.
 
     Parameters
@@ -34,16 +52,87 @@ class Trial:
     is_target: Tensor
 
 
+@dataclass(frozen=True)
+class Context:
+    """What an attack is told about a round, besides what it is given to change.
+
+    Parameters
+    ----------
+    spec
+        What the data looks like.
+    round
+        Number of the round, from 1.
+    global_model
+        The model that clients were sent, by layer; not to be written to.
+    rng
+        Random numbers of this attacker in this round; in `on_round`, of all attackers together.
+        While clients train, PyTorch's own randomness is seeded the same way.
+    previous_model
+        The global model of the round before; None in the first round, and for an attack that does
+        not say `needs_previous_model`.
+    moment
+        In `on_step`: whether the optimizer's step is still to come or done.
+    rule
+        In `on_round`, with knowledge "defense": a copy of the server's rule, with its memory of
+        earlier rounds. What the attack does to it changes nothing at the server.
+    """
+
+    spec: Facts
+    round: int
+    global_model: Mapping[str, Tensor]
+    rng: torch.Generator
+    previous_model: Mapping[str, Tensor] | None = None
+    moment: Literal["before", "after"] | None = None
+    rule: Rule | None = None
+
+
 class Attack(Named, ABC):
     """What attackers do; all attackers of a scenario do the same.
 
-    An attacker sees its own data and its own update and nothing of other clients. Parameters are
-    keyword-only and checked at construction; what depends on the data is checked by `check`.
+    Parameters are keyword-only and checked at construction; what depends on the data is checked by
+    `check`. All methods are optional.
     """
 
-    acts_on: ClassVar[Literal["nothing", "data", "update"]]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = "–"
     """Where the attack is from."""
+    knowledge: Knowledge = "own"
+    """What attackers know besides the global model and their own data and updates: nothing
+    (``own``), each other's updates (``colluders``), every client's updates (``everyone``), or
+    those and the server's rule (``defense``)."""
+    label: ClassVar[str]
+    """What it is called in captions; by default its name."""
+    advice: ClassVar[str | None] = None
+    """What an honest client should check that looks like this attack."""
+    target: int | None = None
+    """The class that the attack wants to hear, if it has one."""
+    needs_previous_model: ClassVar[bool] = False
+    """Whether `Context.previous_model` is given; it is then kept with the run."""
+    ranges: Mapping[str, tuple[float, float]] = {}
+    """What `sample_parameters` draws from, by name: low and high, both included."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "label" not in vars(cls) and "name" in vars(cls):
+            cls.label = cls.name
+        if cls.knowledge not in get_args(Knowledge):
+            known = ", ".join(get_args(Knowledge))
+            raise ParameterError(f"{cls.__name__}: knowledge is one of {known}: {cls.knowledge!r}")
+        if cls.knowledge == "own" and cls.overrides("on_round"):
+            raise ParameterError(
+                f"{cls.__name__} has on_round, which shows it what others send: say how much it "
+                'knows with `knowledge`, "colluders", "everyone" or "defense"'
+            )
+
+    @classmethod
+    def overrides(cls, method: str) -> bool:
+        """Whether the attack does anything at a moment, such as "on_batch"."""
+        return getattr(cls, method) is not getattr(Attack, method)
+
+    @classmethod
+    def acts_on(cls) -> str:
+        """Name what the attack changes, for lists."""
+        found = [what for method, what in _ACTS_ON.items() if cls.overrides(method)]
+        return ", ".join(found) or "nothing"
 
     def check(self, facts: Facts) -> None:
         """Refuse a data set that the attack does not fit.
@@ -54,25 +143,104 @@ class Attack(Named, ABC):
             For example, a pattern that lies outside of the image.
         """
 
-    def poison(self, inputs: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-        """Give what an attacker trains on instead of one of its batches; the batch may be changed.
+    # ---------------------------------------------------------------- while a client trains
 
-        The batch is in random order. By default it is left alone.
+    def on_batch(self, inputs: Tensor, labels: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """Return what an attacker trains on instead of one of its batches.
+
+        The batch is in random order, and may be changed in place.
         """
         return inputs, labels
 
-    def corrupt(self, update: Mapping[str, Tensor]) -> None:
-        """Change, in place, the update that an attacker is about to send. By default left alone.
+    def on_loss(self, loss: Tensor, model: nn.Module, context: Context) -> Tensor:
+        """Return what an attacker minimizes instead of its loss on a batch.
+
+        Parameters
+        ----------
+        loss
+            A scalar with a gradient.
+        model
+            The model in training; terms may depend on its parameters.
+        context
+            About the round.
+        """
+        return loss
+
+    def on_step(self, model: nn.Module, context: Context) -> None:
+        """Change a step of an attacker's training, in place; called twice per batch.
+
+        Parameters
+        ----------
+        model
+            With ``context.moment == "before"``, its parameters have the gradients that the
+            optimizer is about to use: mask them here. With ``"after"``, they have been moved:
+            project them here. Autograd is off.
+        context
+            About the round.
+        """
+
+    def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
+        """Change, in place, the update that an attacker is about to send.
 
         Parameters
         ----------
         update
             The change of every layer, by name.
+        context
+            About the round.
         """
 
-    def trial(self, inputs: Tensor, labels: Tensor, facts: Facts) -> Trial | None:
-        """Give the samples on which the attack's success is measured, out of test samples.
+    # ---------------------------------------------------------------- after all have trained
 
-        None where the attack has no target and only wants the model to be bad.
+    def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
+        """Return what the attackers send, after everybody has trained.
+
+        Called in the server's process, and only if the round has attackers with a valid update.
+
+        Parameters
+        ----------
+        attackers
+            Their own updates, after `on_update`.
+        visible
+            With knowledge "colluders" the same; with "everyone" and "defense" the valid updates of
+            all clients, the attackers' among them. With "defense" it has the server's own update,
+            if the rule compares clients with it.
+        context
+            About the round.
+
+        Returns
+        -------
+        Updates
+            One per attacker, with the same layers, all values finite:
+            ``Updates.from_states({client: state, …})``.
+        """
+        return attackers
+
+    # ---------------------------------------------------------------- measured and rehearsed
+
+    def triggered(self, inputs: Tensor, labels: Tensor, facts: Facts) -> TriggeredBatch | None:
+        """Return the samples on which the attack's success is measured, out of test samples.
+
+        None if the attack has no target and only wants the model to be bad.
         """
         return None
+
+    def sample_parameters(self, spec: Facts, rng: torch.Generator) -> dict[str, Any]:
+        """Draw parameters for a rehearsal, so that a defense learns a family of attacks.
+
+        By default every parameter in `ranges` is drawn from its range.
+        """
+        return {name: self._draw(name, rng) for name in self.ranges if name in self.parameters()}
+
+    def _draw(self, name: str, rng: torch.Generator) -> float:
+        """Draw from a range: a whole number if its bounds are."""
+        low, high = self.ranges[name]
+        if isinstance(low, int) and isinstance(high, int):
+            return draw_int(low, high, rng)
+        drawn = float(torch.rand((), generator=rng, dtype=torch.float64))
+        return round(low + (high - low) * drawn, 3)
+
+
+def draw_int(low: int, high: int, rng: torch.Generator) -> int:
+    """Draw a whole number, both bounds included."""
+    return int(torch.randint(low, high + 1, (), generator=rng))

@@ -7,11 +7,12 @@ another; Wan and Chen (2021) swap the two classes of IMDb.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedimmune.attacks.base import Attack, Trial
+from fedimmune.attacks.base import Attack, Context, TriggeredBatch
 from fedimmune.checks import choice, whole
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import Facts
@@ -43,8 +44,9 @@ class LabelFlip(Attack):
 
     name = "label-flip"
     summary = "trains on wrong labels: one class as another, two swapped, or all permuted"
-    acts_on = "data"
     paper = "Fung et al. 2020"
+    label = "label flip"
+    advice = "check your labels: are classes swapped, shifted by one, or in another order?"
 
     def __init__(
         self,
@@ -84,14 +86,19 @@ class LabelFlip(Attack):
         if source == target:
             raise ParameterError(f"label-flip: class {source} would keep its label")
 
-    def poison(self, inputs: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-        return inputs, self._new_labels(facts).to(labels.device)[labels]
+    def on_batch(self, inputs: Tensor, labels: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        return inputs, self._new_labels(context.spec).to(labels.device)[labels]
 
-    def trial(self, inputs: Tensor, labels: Tensor, facts: Facts) -> Trial | None:
+    def triggered(self, inputs: Tensor, labels: Tensor, facts: Facts) -> TriggeredBatch | None:
         source, target = self._pair(facts)
         chosen = inputs[labels == source]
         none_is = torch.zeros(len(chosen), dtype=torch.bool, device=labels.device)
-        return Trial(chosen, target, none_is)
+        return TriggeredBatch(chosen, target, none_is)
+
+    def sample_parameters(self, spec: Facts, rng: torch.Generator) -> dict[str, Any]:
+        """Draw a pair of classes."""
+        source, target = torch.randperm(spec.classes, generator=rng)[:2].tolist()
+        return {"kind": "map", "source": source, "target": target}
 
     def _pair(self, facts: Facts) -> tuple[int, int]:
         two = facts.classes == 2

@@ -1,22 +1,28 @@
-"""The attacks by name. A new attack is one file and one line here."""
+"""The attacks by name. A new attack is one file in this folder."""
 
 from __future__ import annotations
 
-from fedimmune.attacks.backdoor import Backdoor
 from fedimmune.attacks.base import Attack
-from fedimmune.attacks.label_flip import LabelFlip
-from fedimmune.attacks.nothing import NoAttack
-from fedimmune.attacks.omniscient import Omniscient
 from fedimmune.registry import Registry
 
-__all__ = ["create", "find", "names", "register", "resolve"]
+__all__ = ["advice", "available", "exported", "find", "get", "known", "register", "resolve"]
 
-_ATTACKS: Registry[Attack] = Registry(
-    "attack", (NoAttack, Omniscient, LabelFlip, Backdoor), base=Attack
-)
+_ATTACKS: Registry[Attack] = Registry("attack", base=Attack, homes=("fedimmune.attacks",))
 
-register = _ATTACKS.register
-names = _ATTACKS.names
+available = _ATTACKS.available
+exported = _ATTACKS.exported
 find = _ATTACKS.find
-create = _ATTACKS.create
+get = _ATTACKS.get
+known = _ATTACKS.known
+register = _ATTACKS.register
 resolve = _ATTACKS.resolve
+
+
+def advice(kind: str) -> str | None:
+    """Return what an honest client that looks like this kind of attack should check.
+
+    None if the kind is not known or has no advice. Imports nothing: a defense names the kinds, and
+    it may be a stranger's.
+    """
+    found = known(kind)
+    return None if found is None else found.advice

@@ -130,13 +130,14 @@ def aggregate(
 
 
 def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:
-    from fedimmune.rules import create, find
+    from fedimmune import rules
+    from fedimmune.rules import find
 
     # Whoever names a place for what is remembered wants it to be remembered.
     for remembers in ("history", "memory"):
         if with_history and remembers in find(name).parameters():
             parameters.setdefault(remembers, True)
-    return create(name, **parameters)
+    return rules.get(name, **parameters)
 
 
 def _check_told(rule: Rule, files: list[Path], samples: Path | None) -> None:

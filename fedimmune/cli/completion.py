@@ -1,8 +1,10 @@
-"""What a shell completes. Plain names, for a shell cannot wait until PyTorch is imported."""
+"""What a shell completes, without PyTorch: a shell cannot wait until that is imported."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 __all__ = [
     "ARTEFACTS",
@@ -15,13 +17,28 @@ __all__ = [
     "one_of",
 ]
 
+_PACKAGE = Path(__file__).parents[1]
+
+Names = Sequence[str] | Callable[[], Sequence[str]]
+
+
+def _names_in(*places: str) -> Callable[[], list[str]]:
+    """Read the names of classes from source files, without importing them."""
+
+    def read() -> list[str]:
+        files = [file for place in places for file in _PACKAGE.glob(place)]
+        found = [
+            re.findall(r'^    name = "(.+)"$', file.read_text("utf-8"), re.M) for file in files
+        ]
+        return sorted(name for names in found for name in names)
+
+    return read
+
+
 # A test holds them against the registries.
-RULES = (
-    *("mean", "median", "trimmed-mean", "geometric-median", "krum", "multi-krum", "foolsgold"),
-    *("residual", "adaptive", "oracle"),
-)
-ATTACKS = ("none", "omniscient", "label-flip", "backdoor")
-TASKS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "imdb")
+RULES = _names_in("rules/*.py", "adaptive/rule.py")
+ATTACKS = _names_in("attacks/*.py")
+TASKS = _names_in("tasks/*.py")
 FORMS = ("relational", "paper")
 SCALES = ("smoke", "cpu", "paper", "authors")
 ARTEFACTS = (
@@ -32,22 +49,26 @@ ARTEFACTS = (
 )
 
 
-def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+def one_of(names: Names) -> Callable[[str], list[str]]:
     """Complete a name."""
 
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
+        return [name for name in _known(names) if name.startswith(incomplete)]
 
     return complete
 
 
-def listed(names: Sequence[str]) -> Callable[[str], list[str]]:
+def listed(names: Names) -> Callable[[str], list[str]]:
     """Complete the last of several names with commas between."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
         given = before.split(",")
-        left = [name for name in names if name.startswith(last) and name not in given]
+        left = [each for each in _known(names) if each.startswith(last) and each not in given]
         return [f"{before}{comma}{name}" for name in left]
 
     return complete
+
+
+def _known(names: Names) -> Sequence[str]:
+    return names() if callable(names) else names

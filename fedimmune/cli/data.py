@@ -42,10 +42,11 @@ def data(
 
     TASK is one that `fedimmune tasks` lists, or module:Class.
     """
-    from fedimmune.tasks import create, data_folder, load_data
+    from fedimmune import tasks
+    from fedimmune.tasks import data_folder, load_data
     from fedimmune.tasks.progress import unwatched
 
-    made = create(task, **dict(read_setting(text) for text in settings or []))
+    made = tasks.get(task, **dict(read_setting(text) for text in settings or []))
     folder = data_folder(place)
     say(remarks(quiet=quiet), f"loading {made.name} from {folder} …")
     with on_stop("files that are whole are kept; the same command goes on"), unwatched(quiet):

@@ -24,8 +24,8 @@ from fedimmune.inspecting import histories_of
 from fedimmune.results import UNKNOWN
 
 if TYPE_CHECKING:
-    from fedimmune.federation import Scenario
     from fedimmune.federation.federation import Federation
+    from fedimmune.federation.scenario import ResolvedScenario
     from fedimmune.records import RoundRecord
     from fedimmune.results import ClientResult
     from fedimmune.runs import RunFolder
@@ -51,7 +51,9 @@ class Display(Observer):
         Show no lines; the bar is shown all the same, where there is a terminal.
     """
 
-    def __init__(self, scenario: Scenario, out: Console, remarks: Console, *, silent: bool) -> None:
+    def __init__(
+        self, scenario: ResolvedScenario, out: Console, remarks: Console, *, silent: bool
+    ) -> None:
         self._scenario, self._out, self._remarks = scenario, out, remarks
         self._silent = silent
         self._records: list[RoundRecord] = []

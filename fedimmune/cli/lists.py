@@ -32,9 +32,9 @@ AsJsonList = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
 @command("fedimmune rules", "fedimmune rules --json")
 def rules(as_json: AsJsonList = False) -> None:
     """List the rules with their parameters and papers."""
-    from fedimmune.rules import find, names
+    from fedimmune import rules as known
 
-    found = [find(name) for name in names()]
+    found = [known.find(name) for name in known.available()]
     facts: dict[str, Callable[[Any], Any]] = {"paper": lambda rule: rule.paper}
     _list("rule", "what it gives", found, facts, as_json)
 
@@ -42,11 +42,12 @@ def rules(as_json: AsJsonList = False) -> None:
 @command("fedimmune attacks", "fedimmune attacks --json")
 def attacks(as_json: AsJsonList = False) -> None:
     """List the attacks with their parameters and papers."""
-    from fedimmune.attacks import find, names
+    from fedimmune import attacks as known
 
-    found = [find(name) for name in names()]
+    found = [known.find(name) for name in known.available()]
     facts: dict[str, Callable[[Any], Any]] = {
-        "acts on": lambda attack: attack.acts_on,
+        "acts on": lambda attack: attack.acts_on(),
+        "knows": lambda attack: attack.knowledge,
         "paper": lambda attack: attack.paper,
     }
     _list("attack", "what an attacker does", found, facts, as_json)
@@ -55,9 +56,9 @@ def attacks(as_json: AsJsonList = False) -> None:
 @command("fedimmune tasks", "fedimmune tasks --json")
 def tasks(as_json: AsJsonList = False) -> None:
     """List the tasks with their parameters, recipes and data."""
-    from fedimmune.tasks import find, names
+    from fedimmune import tasks as known
 
-    found = [find(name) for name in names()]
+    found = [known.find(name) for name in known.available()]
     facts: dict[str, Callable[[Any], Any]] = {
         "recipe": lambda task: vars(task.recipe),
         "data": lambda task: task.source,

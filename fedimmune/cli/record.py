@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from fedimmune.federation.plan import Family
     from fedimmune.federation.rehearsal import Rehearsal
-    from fedimmune.federation.scenario import Scenario
+    from fedimmune.federation.scenario import ResolvedScenario
     from fedimmune.tasks import Data
 
 __all__ = ["record"]
@@ -50,7 +49,7 @@ def record(
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Kinds of attack to rehearse, with commas between. [default: omniscient, and "
+            help="Kinds of attack to rehearse, with commas between. [default: sign-flip, and "
             "backdoor, or label-flip if the task has no images]",
             autocompletion=listed(ATTACKS),
         ),
@@ -105,7 +104,7 @@ def record(
         typer.Option(
             "--range",
             metavar="NAME=LOW-HIGH",
-            help="What --family draws from: shift, gap, fraction, scale. Repeatable.",
+            help="What --family draws from, such as shift=0-8 or scale=0.5-2. Repeatable.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
@@ -143,7 +142,9 @@ def record(
     base = changed(given, dict(read_setting(text) for text in settings or []))
     base = with_protocol(preset or "paper", base)
     whatever_the_attack = {name: base[name] for name in base if name != "attack"}
-    first = Scenario(**whatever_the_attack)  # says what is wrong before anything is loaded
+    first = Scenario(
+        **whatever_the_attack
+    ).resolve()  # says what is wrong before anything is loaded
     made = first.make_task()
     with on_stop("the same command goes on"), unwatched(quiet):
         loaded = load_data(made, data_folder(data))
@@ -235,7 +236,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _local_epochs(
-    text: str | None, scenario: Scenario, data: Data, *, as_they_are: bool
+    text: str | None, scenario: ResolvedScenario, data: Data, *, as_they_are: bool
 ) -> Sequence[int]:
     """Give what was asked for; else the scenario's, and more to make up for fewer samples.
 
@@ -250,21 +251,11 @@ def _local_epochs(
     return (1, min(more, _MOST_EPOCHS)) if more > 1 else (1,)
 
 
-def _family(ranges: list[str] | None) -> Family:
-    from pydantic import ValidationError
-
-    from fedimmune.federation.plan import Family
-
-    spans: dict[str, tuple[str, str]] = {}
+def _family(ranges: list[str] | None) -> dict[str, tuple[float, float]]:
+    spans: dict[str, tuple[float, float]] = {}
     for text in ranges or []:
-        found = re.fullmatch(r"(\w+)=([\d.]+)-([\d.]+)", text)
+        found = re.fullmatch(r"(\w+)=(\d+\.?\d*)-(\d+\.?\d*)", text)
         if found is None:
             raise ParameterError(f"--range takes NAME=LOW-HIGH, such as shift=0-8, not {text!r}")
-        spans[found[1]] = (found[2], found[3])
-    try:
-        return Family.model_validate(spans)
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = ", ".join(Family.model_fields)
-        place = first["loc"][0] if first["loc"] else ""
-        raise ParameterError(f"--range {place}: {first['msg']}; there are {known}") from None
+        spans[found[1]] = (float(found[2]), float(found[3]))
+    return spans

@@ -134,7 +134,7 @@ def simulate(
         if known is not None:
             raise ParameterError(f"{name} is given twice: {known!r} and {value!r}")
         changes[name] = value
-    scenario = _scenario(scenario_file, changes, protocol, trust_code=trust_code)
+    scenario = _scenario(scenario_file, changes, protocol, trust_code=trust_code).resolve()
     notes = remarks(quiet=quiet)
     if attackers and not scenario.attackers:
         say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")

@@ -17,9 +17,9 @@ from fedimmune.experiments.contenders import Contender, contender
 from fedimmune.experiments.parts import Part, made_again_if_removed
 from fedimmune.experiments.scales import Rehearsing, Setting, setting_of
 from fedimmune.experiments.store import Store
-from fedimmune.federation import Scenario
 from fedimmune.federation.plan import plan
 from fedimmune.federation.rehearsal import Rehearsal, rehearse
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.tasks import Facts, data_folder, load_data
 
 __all__ = ["Rehearsed", "Trained", "name_of", "rehearsed", "trained"]
@@ -51,7 +51,7 @@ class Rehearsed(Part):
         return f"rehearsal {task} {name}" + (f", {epochs} local epochs" if epochs > 1 else "")
 
     @property
-    def played(self) -> Scenario:
+    def played(self) -> ResolvedScenario:
         return self.rehearsal.scenario
 
     def file(self, store: Store) -> Path:

@@ -20,6 +20,7 @@ from fedimmune.experiments.learned_parts import Rehearsed
 from fedimmune.experiments.parts import Part
 from fedimmune.experiments.store import Store
 from fedimmune.federation import Scenario
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.federation.seeds import generator
 from fedimmune.files import write_text_atomically
 from fedimmune.synthetic import Demonstration, demonstrate
@@ -129,8 +130,8 @@ class Dealt(_InAFile):
         return f"partition among {self.clients} clients"
 
     @property
-    def played(self) -> Scenario:
-        return Scenario(**json.loads(self.fields), clients=self.clients)
+    def played(self) -> ResolvedScenario:
+        return Scenario(**json.loads(self.fields), clients=self.clients).resolve()
 
     def make(self, store: Store) -> None:
         scenario = self.played

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.experiments.store import Store
-from fedimmune.federation import Scenario
+from fedimmune.federation.scenario import ResolvedScenario
 
 __all__ = ["Part", "closure", "made_again_if_removed"]
 
@@ -47,7 +47,7 @@ class Part(ABC):
         """Make it, in a process of one thread; whole, or so that it goes on where it was."""
 
     @property
-    def played(self) -> Scenario | None:
+    def played(self) -> ResolvedScenario | None:
         """The scenario whose data it is made from; None for a part that needs no data."""
         return None
 

@@ -17,6 +17,7 @@ from fedimmune.experiments.parts import Part, made_again_if_removed
 from fedimmune.experiments.scales import Setting
 from fedimmune.experiments.store import Store
 from fedimmune.federation import Scenario, run_folder, simulate
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.records import RoundRecord
 from fedimmune.runs import RunFolder
 
@@ -66,7 +67,7 @@ class Played(Part):
     def title(self) -> str:
         name = self._called(self.contender.key)
         attack = self.played.attack
-        usual = Scenario(**{**self.fields, "attack": attack.name}).attack.parameters
+        usual = Scenario(**{**self.fields, "attack": attack.name}).resolve().attack.parameters
         said = [f"{n} {value}" for n, value in attack.parameters.items() if value != usual.get(n)]
         if self.defence is not None:
             said.append(f"trained on {'+'.join(self.defence.attacks)}")
@@ -78,14 +79,14 @@ class Played(Part):
         return self.played.title.replace("-mean-", f"-{rule}-", 1)
 
     @property
-    def played(self) -> Scenario:
+    def played(self) -> ResolvedScenario:
         return _scenario(json.dumps(self.fields, sort_keys=True))
 
     @property
     def needs(self) -> tuple[Part, ...]:
         return () if self.defence is None else (self.defence,)
 
-    def scenario(self, store: Store) -> Scenario:
+    def scenario(self, store: Store) -> ResolvedScenario:
         """Give what is played; a learned rule's defence has to be there."""
         rule: Any = self.contender.rule
         written = 0
@@ -150,7 +151,7 @@ class Played(Part):
 
 
 @cache
-def _scenario(fields: str, _written: int = 0) -> Scenario:
+def _scenario(fields: str, _written: int = 0) -> ResolvedScenario:
     """Check fields, once: runs of many rules have the same, and a list has thousands of runs.
 
     Parameters
@@ -160,7 +161,7 @@ def _scenario(fields: str, _written: int = 0) -> Scenario:
     _written
         When the defence was, which may be made again.
     """
-    return Scenario(**json.loads(fields))
+    return Scenario(**json.loads(fields)).resolve()
 
 
 def run_seconds(setting: Setting, *, rounds: int) -> float:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from fedimmune.attacks import Attack
-from fedimmune.federation.scenario import Scenario
+from fedimmune.attacks import Attack, Context
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.federation.seeds import generator, seeded
-from fedimmune.tasks import Facts, Samples, Task
+from fedimmune.tasks import Samples, Task
 
 __all__ = ["batches", "train_client", "write_update"]
 
@@ -33,12 +34,11 @@ def train_client(
     task: Task,
     samples: Samples,
     indices: Tensor,
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
-    round_number: int,
     client: int,
-    attack: Attack | None,
-    facts: Facts,
+    attack: Attack,
+    context: Context,
     momentum: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Train a model in place, as one client does in one round.
@@ -55,17 +55,21 @@ def train_client(
         Which of them are this client's.
     scenario
         Epochs, batch size, optimiser, seed.
-    round_number, client
-        What randomness depends on, besides the seed.
+    client
+        What randomness depends on, besides the seed and the round.
     attack
-        What the client does to its data; None for an honest one.
-    facts
-        Of the data.
+        What the client does; an honest one has `NoAttack`.
+    context
+        What the attack is told about the round.
     momentum
-        What the client's optimiser goes on with, by layer, 0 at first; it is left there for the
+        What the client's optimiser resumes with, by layer, 0 at first; it is left there for the
         next round. None to start afresh.
     """
-    device = torch.device(scenario.device)
+    device, round_number = torch.device(scenario.device), context.round
+    on_batch = attack.on_batch if attack.overrides("on_batch") else None
+    on_loss = attack.on_loss if attack.overrides("on_loss") else None
+    on_step = attack.on_step if attack.overrides("on_step") else None
+    before, after = replace(context, moment="before"), replace(context, moment="after")
     random = generator(scenario.seed, "batches", round_number, client)
     optimiser = scenario.optimiser.make(model)
     if momentum is not None:
@@ -79,12 +83,20 @@ def train_client(
                 inputs = samples.inputs.index_select(0, batch)
                 labels = samples.labels.index_select(0, batch)
                 inputs = task.augment(inputs)
-                if attack is not None:
-                    inputs, labels = attack.poison(inputs, labels, facts)
+                if on_batch is not None:
+                    inputs, labels = on_batch(inputs, labels, context)
                 optimiser.zero_grad()
-                outputs = model(inputs.to(device))
-                task.loss(outputs, labels.to(device)).backward()
+                loss = task.loss(model(inputs.to(device)), labels.to(device))
+                if on_loss is not None:
+                    loss = on_loss(loss, model, context)
+                loss.backward()
+                if on_step is not None:
+                    with torch.no_grad():
+                        on_step(model, before)
                 optimiser.step()
+                if on_step is not None:
+                    with torch.no_grad():
+                        on_step(model, after)
     if momentum is not None:
         for name, weight in model.named_parameters():
             momentum[name].copy_(optimiser.state[weight][_MOMENTUM])

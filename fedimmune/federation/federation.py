@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -14,13 +15,14 @@ from torch import Tensor
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.arena import Layout
 from fedimmune.federation.pool import usable_cores
-from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.scenario import ResolvedScenario, Scenario
 from fedimmune.federation.seeds import generator, seeded
 from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.workbench import SERVER, Setup, TestJob, TrainJob
 from fedimmune.federation.workers import Crew, Here, Processes
 from fedimmune.layers import Kind, Layer, layers_of
 from fedimmune.records import ClientData
+from fedimmune.rules import Rule
 from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
 
@@ -71,6 +73,7 @@ class Federation:
     def __init__(
         self, scenario: Scenario, task: Task, data: Data, workers: int | None = None
     ) -> None:
+        scenario = scenario.resolve()
         attack = scenario.make_attack()
         attack.check(data.facts)
         check_device(scenario.device)
@@ -84,10 +87,13 @@ class Federation:
         with seeded(scenario.seed, "model"):
             first = build_model(task, data).state_dict()
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
-        setup = Setup(scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested)
+        self._setup = setup = Setup(
+            scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
+        )
         layout = Layout(first)
         momenta = scenario.clients if scenario.optimiser.carried else 0
-        rows = (len(self.participants(1)) + 1, momenta)  # the last update is the server's
+        # The last update is the server's; the last of what is carried is the previous model.
+        rows = (len(self.participants(1)) + 1, momenta + attack.needs_previous_model)
         count = _usual_workers(scenario, data) if workers is None else workers
         self._crew: Crew = (
             Here(setup, data, layout, rows)
@@ -103,22 +109,24 @@ class Federation:
 
     def move(self, model: Mapping[str, Tensor]) -> None:
         """Make this the global model."""
-        for name, tensor in self._crew.arena.global_model.items():
-            tensor.copy_(model[name])
+        _copy(model, self._crew.arena.global_model)
 
     @property
     def carried(self) -> dict[str, Tensor]:
-        """What clients go on with in the next round, by client and layer; not to be written to."""
+        """What goes on to the next round besides the model, by row and layer; only to be read.
+
+        Rows are the clients' momenta, if they are carried, and the model of the round before, if
+        the attack needs it.
+        """
         return {
-            f"{client}/{name}": tensor
-            for client, row in enumerate(self._crew.arena.momenta)
+            f"{number}/{name}": tensor
+            for number, row in enumerate(self._crew.arena.momenta)
             for name, tensor in row.items()
         }
 
     def carry_on(self, carried: Mapping[str, Tensor]) -> None:
-        """Let clients go on with what `carried` once gave."""
-        for name, tensor in self.carried.items():
-            tensor.copy_(carried[name])
+        """Resume with what `carried` once was."""
+        _copy(carried, self.carried)
 
     def trained_layers(self) -> list[Layer]:
         """Give the layers that rules measure."""
@@ -134,7 +142,14 @@ class Federation:
         random = generator(self.scenario.seed, "participants", round_number)
         return sorted(able[i] for i in torch.randperm(len(able), generator=random)[:count])
 
-    def train(self, round_number: int, on_done: OnDone, *, with_anchor: bool = False) -> Sent:
+    def train(
+        self,
+        round_number: int,
+        on_done: OnDone,
+        *,
+        with_anchor: bool = False,
+        rule: Rule | None = None,
+    ) -> Sent:
         """Let the clients of a round train, each from the global model.
 
         Parameters
@@ -145,6 +160,13 @@ class Federation:
             Is told how far it is.
         with_anchor
             Let the server train too, on its anchor samples, and give its update with the clients'.
+        rule
+            The server's rule, for attacks that know it; they get a copy.
+
+        Raises
+        ------
+        InputError
+            The attack's own code failed, or what it sends is not valid.
         """
         clients = self.participants(round_number)
         jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
@@ -161,15 +183,42 @@ class Federation:
             if client not in failed
         }
         samples = {client: float(len(self.parts[client])) for client in updates}
-        made = Updates.from_states(updates, samples=samples)
-        if not with_anchor:
-            return Sent(made, failed)
-        if problems[SERVER] is not None:
-            return Sent(made, failed, f"the server's own training failed: {problems[SERVER]}")
+        made, problem = Updates.from_states(updates, samples=samples), None
+        if with_anchor:
+            problem = problems[SERVER] and f"the server's own training failed: {problems[SERVER]}"
+            try:
+                made = made if problem else made.with_anchor(self._crew.arena.updates[-1])
+            except InputError as error:
+                problem = str(error)
+        hostile = self._in_concert(made, round_number, rule)
+        if hostile:
+            again = Updates.from_states({**updates, **hostile}, samples=samples)
+            made = replace(again, anchor=made.anchor)
+        if self._setup.attack.needs_previous_model:
+            _copy(self.global_model, self._crew.arena.momenta[-1])
+        return Sent(made, failed, problem)
+
+    def _in_concert(
+        self, sent: Updates, round_number: int, rule: Rule | None
+    ) -> dict[int, dict[str, Tensor]]:
+        """Return what attackers send who look at others' updates first, by attacker."""
+        attack = self._setup.attack
+        if not attack.overrides("on_round") or self.attackers.isdisjoint(sent.clients):
+            return {}
+        valid = replace(sent.checked(), rejected={})
+        mine = replace(valid.only(self.attackers), anchor=None)
+        if not len(mine):
+            return {}
+        visible = mine if attack.knowledge == "colluders" else replace(valid, anchor=None)
+        context = self._setup.context(self.data.facts, self._crew.arena, round_number)
+        if attack.knowledge == "defense":
+            visible, context = valid, replace(context, rule=deepcopy(rule))
         try:
-            return Sent(made.with_anchor(self._crew.arena.updates[-1]), failed)
-        except InputError as error:
-            return Sent(made, failed, str(error))
+            answer = attack.on_round(mine, visible, context)
+            return _valid_answer(answer, mine)
+        except Exception as error:  # a class of the user's own
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            raise InputError(f"attack {attack.name!r}: on_round: {kind}{error}") from error
 
     def test(self, on_done: OnDone) -> Counts:
         """Test the global model on the server's samples that are not set aside."""
@@ -242,6 +291,43 @@ class Federation:
             )
 
 
+def _valid_answer(answer: object, mine: Updates) -> dict[Any, dict[str, Tensor]]:
+    """Copy what an attack returned for its attackers, and refuse what is not valid."""
+    if not isinstance(answer, Updates):
+        raise InputError(f"it has to return Updates, not {type(answer).__name__}")
+    for client, reason in answer.rejected.items():
+        raise InputError(f"client {client}: {reason}")
+    if set(answer.clients) != set(mine.clients):
+        raise InputError(
+            f"it returned updates of the clients {_listed(answer)}, but the attackers are "
+            f"{_listed(mine)}"
+        )
+    shapes, expected = ({layer.name: layer.shape for layer in u.layers} for u in (answer, mine))
+    for name in expected | shapes:
+        if shapes.get(name) != expected.get(name):
+            raise InputError(
+                f"layer {name!r} has the shape {shapes.get(name)}, not {expected.get(name)}"
+            )
+    dtypes = {layer.name: layer.dtype for layer in mine.layers}
+    # Copies: what an attack returns may be a view of an honest client's update.
+    states = {
+        client: {name: t.to(dtypes[name]) for name, t in answer.state(client).items()}
+        for client in mine.clients
+    }
+    for client, reason in Updates.from_states(states).checked().rejected.items():
+        raise InputError(f"client {client}: {reason}")
+    return states
+
+
+def _listed(updates: Updates) -> str:
+    return ", ".join(sorted(map(str, updates.clients))) or "nobody"
+
+
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
@@ -272,7 +358,7 @@ def check_device(device: str) -> None:
         raise InputError(f"cannot compute on device {device!r} here: {first}") from error
 
 
-def _usual_workers(scenario: Scenario, data: Data) -> int:
+def _usual_workers(scenario: ResolvedScenario, data: Data) -> int:
     visits = len(data.clients) * scenario.local_epochs * scenario.rounds
     if visits < _FEW_SAMPLES or scenario.device != "cpu":
         return 1

@@ -11,7 +11,7 @@ from fedimmune.aggregation import Aggregation
 from fedimmune.errors import NotEnoughClientsError
 from fedimmune.layers import Kind
 from fedimmune.results import ACCUSING
-from fedimmune.rules import create
+from fedimmune.rules.mean import Mean
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["auroc", "detections", "distances"]
@@ -26,7 +26,7 @@ def distances(
     """
     try:
         honest = updates.only(client for client in updates.clients if client not in attackers)
-        truth = create("mean").aggregate(honest).update
+        truth = Mean().aggregate(honest).update
     except NotEnoughClientsError:
         return {}
     trained = [layer.name for layer in updates.of_kind(Kind.PARAMETER)]

@@ -12,7 +12,7 @@ from fedimmune.checks import number, whole
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Named, Registry
 
-__all__ = ["Partition", "create", "find", "names", "register"]
+__all__ = ["Partition", "available", "find", "get", "register"]
 
 
 _EVEN = 1e12
@@ -147,9 +147,9 @@ class ByLabel(Partition):
 _PARTITIONS: Registry[Partition] = Registry("partition", (Dirichlet, Iid, ByLabel))
 
 register = _PARTITIONS.register
-names = _PARTITIONS.names
+available = _PARTITIONS.available
 find = _PARTITIONS.find
-create = _PARTITIONS.create
+get = _PARTITIONS.get
 
 
 def _shuffled(indices: Tensor, random: torch.Generator) -> Tensor:

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
-import torch
-from pydantic import BaseModel, ConfigDict, field_validator
-
 from fedimmune import attacks as known_attacks
+from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
 from fedimmune.federation.protocols import with_protocol
 from fedimmune.federation.rehearsal import Rehearsal
@@ -17,60 +15,9 @@ from fedimmune.federation.scenario import Scenario
 from fedimmune.federation.seeds import generator, seed_for
 from fedimmune.tasks import Facts
 
-__all__ = ["Family", "plan", "usual_attacks"]
+__all__ = ["plan", "usual_attacks"]
 
-
-class Family(BaseModel):
-    """Ranges that an attack's parameters are drawn from, anew for every rehearsal.
-
-    So the defence learns a family of attacks, not one pattern. Channel and target are drawn from
-    all that there are; a pattern is moved into the image where it would reach beyond.
-
-    Parameters
-    ----------
-    shift, gap
-        Of the backdoor's pattern, in pixels.
-    fraction
-        Of each batch that gets it.
-    scale
-        Of the omniscient attack.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    shift: tuple[int, int] = (0, 8)
-    gap: tuple[int, int] = (0, 1)
-    fraction: tuple[float, float] = (0.3, 0.7)
-    scale: tuple[float, float] = (0.5, 2.0)
-
-    @field_validator("*")
-    @classmethod
-    def _low_comes_first(cls, span: tuple[float, float]) -> tuple[float, float]:
-        if not 0 <= span[0] <= span[1]:
-            raise ValueError(f"a range goes from low to high, from 0 on: {span}")
-        return span
-
-    def draw(self, attack: str, facts: Facts, random: torch.Generator) -> dict[str, Any]:
-        """Draw an attack's parameters."""
-        if attack == "omniscient":
-            return {"scale": _real(self.scale, random)}
-        if attack == "label-flip":
-            source, target = torch.randperm(facts.classes, generator=random)[:2].tolist()
-            return {"kind": "map", "source": source, "target": target}
-        if attack != "backdoor":
-            return {}
-        if facts.highest is None:
-            return {}  # it does not fit, whatever is drawn
-        channels, height, width = facts.shape
-        gap = _whole(self.gap, random)
-        return {
-            "gap": gap,
-            "shift_y": max(0, min(_whole(self.shift, random), height - 3 - gap)),
-            "shift_x": max(0, min(_whole(self.shift, random), width - 7 - gap)),
-            "channel": _whole((0, channels - 1), random),
-            "target": _whole((0, facts.classes - 1), random),
-            "fraction": _real(self.fraction, random),
-        }
+Ranges = Mapping[str, tuple[float, float]]
 
 
 def plan(
@@ -82,7 +29,7 @@ def plan(
     runs: int,
     follow: Sequence[str],
     local_epochs: Sequence[int] = (1,),
-    family: Family | None = None,
+    family: Ranges | None = None,
     on: Literal["server", "clients"] = "server",
     protocol: str = "paper",
     seed: int = 1,
@@ -101,38 +48,48 @@ def plan(
     attackers
         How many attack; 0 is rehearsed once, whatever the attacks.
     runs
-        How often each is repeated, with other data, other attackers and another first model.
+        Number of repetitions, with other data, other attackers and another first model.
     follow
         Rules whose global model is followed.
     local_epochs
         How often clients go over their samples in a round; each is rehearsed. With more there are
-        so many fewer rounds, so that the whole takes as long.
+        rounds are fewer by that factor, so that the whole takes as long.
     family
-        Where the attacks' parameters are drawn from; None for fixed ones.
+        Draw each attack's parameters anew for every rehearsal (`Attack.sample_parameters`), so that
+        a defense learns a family of attacks and not one pattern. Ranges given here, by name,
+        replace the attack's own. None for fixed parameters.
     on
         Whose data the simulated clients have.
     protocol
         How attacks are where nothing else is said: one of `protocols.PROTOCOLS`.
     seed
-        Where all chance is from; far from those of scenarios, whose data it does not share.
+        Random seed; far from those of scenarios, whose data it does not share.
     """
     if not attacks or not attackers or not follow or not local_epochs:
         raise ParameterError(
             "there have to be attacks, numbers of attackers, rules to follow and local epochs"
         )
     kinds: list[tuple[str, int]] = [("none", 0)] if 0 in attackers else []
-    # An alias must not be rehearsed beside what it stands for, nor with another seed.
+    # An alias must not be rehearsed as well as what it stands for, nor with another seed.
     names = dict.fromkeys(known_attacks.resolve(attack) for attack in attacks)
     kinds += [(attack, count) for attack in names for count in attackers if count]
+    drawing = {} if family is None else {name: _drawing(name, family) for name in names}
+    for name in family or ():
+        known = {each for attack in drawing.values() for each in attack.ranges}
+        if name not in known:
+            raise ParameterError(
+                f"no attack here has a range {name!r}; there are {', '.join(sorted(known))}"
+            )
     fixed = dict(base.get("attack", {}))
     rehearsals = []
     for run in range(runs):
         for rule, epochs in product(follow, local_epochs):
             for attack, count in kinds:
-                own_seed = seed_for(seed, f"rehearsal of {attack}", run, count)
+                own_seed = seed_for(seed, f"rehearsal of {_stream(attack)}", run, count)
                 drawn = {} if attack == "none" else dict(fixed)
-                if family is not None:
-                    drawn = family.draw(attack, facts, generator(own_seed, "family")) | drawn
+                if attack in drawing:
+                    rng = generator(own_seed, "family")
+                    drawn = drawing[attack].sample_parameters(facts, rng) | drawn
                 fields = {
                     **base,
                     "attack": {"name": attack, **drawn},
@@ -142,9 +99,10 @@ def plan(
                     "seed": own_seed,
                 }
                 fields = with_protocol(protocol, fields)
-                whole = Scenario(**fields)
+                whole = Scenario(**fields).resolve()
                 rounds = max(1, round(whole.rounds / epochs))
-                rehearsals.append(Rehearsal(Scenario(**{**fields, "rounds": rounds}), run, on))
+                shorter = whole.model_copy(update={"rounds": rounds})
+                rehearsals.append(Rehearsal(shorter, run, on))
     return rehearsals
 
 
@@ -155,16 +113,38 @@ def usual_attacks(facts: Facts) -> tuple[str, ...]:
     flip.
     """
     try:
-        known_attacks.create("backdoor").check(facts)
+        known_attacks.get("backdoor").check(facts)
     except ParameterError:
-        return ("label-flip", "omniscient")
-    return ("backdoor", "omniscient")
+        return ("label-flip", "sign-flip")
+    return ("backdoor", "sign-flip")
 
 
-def _whole(span: tuple[int, int], random: torch.Generator) -> int:
-    return int(torch.randint(span[0], span[1] + 1, (), generator=random))
+def _drawing(name: str, family: Ranges) -> Attack:
+    """Make an attack that draws its parameters from these ranges, if they are its own."""
+    attack = known_attacks.get(name)
+    for given, (low, high) in family.items():
+        if not 0 <= low <= high:
+            raise ParameterError(
+                f"the range {given} goes from low to high, from 0 on: {low}-{high}"
+            )
+    own = {
+        each: _like(each, usual, family[each])
+        for each, usual in attack.ranges.items()
+        if each in family
+    }
+    attack.ranges = {**attack.ranges, **own}
+    return attack
 
 
-def _real(span: tuple[float, float], random: torch.Generator) -> float:
-    drawn = float(torch.rand((), generator=random, dtype=torch.float64))
-    return round(span[0] + (span[1] - span[0]) * drawn, 3)
+def _like(name: str, usual: tuple[float, float], given: tuple[float, float]) -> tuple[float, float]:
+    """Make bounds whole numbers if the usual ones are."""
+    if not all(isinstance(bound, int) for bound in usual):
+        return given
+    if any(bound != int(bound) for bound in given):
+        raise ParameterError(f"the range {name} has whole numbers: {given[0]}-{given[1]}")
+    return int(given[0]), int(given[1])
+
+
+def _stream(attack: str) -> str:
+    """Return what an attack's random numbers are drawn by: the older name of one that has two."""
+    return (*known_attacks.find(attack).aliases, attack)[0]

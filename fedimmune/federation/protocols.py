@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedimmune import attacks
 from fedimmune.errors import ParameterError
 
 __all__ = ["PROTOCOLS", "with_protocol"]
@@ -18,7 +19,7 @@ PROTOCOLS = ("paper", "authors")
 _ATTACKS: Mapping[str, Mapping[str, Any]] = {
     # 1 is written after normalising: a grey on MNIST, a red of 0.71 on Tiny-ImageNet.
     "backdoor": {"value": 1.0, "chance": 0.5, "drawn_at": 32},
-    "omniscient": {"spare": ["*running_*"]},
+    "sign-flip": {"spare": ["*running_*"]},
 }
 _TASKS: Mapping[str, Mapping[str, Any]] = {
     "cifar10": {"scaling": "half"},
@@ -56,8 +57,9 @@ def with_protocol(protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
     filled = dict(given)
     if named in _TASKS:
         filled["task"] = {**_TASKS[named], **task}
-    if attack.get("name") in _ATTACKS:
-        filled["attack"] = {**_ATTACKS[attack["name"]], **attack}
+    usual = _ATTACKS.get(attacks.resolve(str(attack.get("name", "none"))))
+    if usual is not None:
+        filled["attack"] = {**usual, **attack}
     if optimiser.get("name", "sgd") == "sgd" and optimiser.get("momentum") != 0:
         filled["optimiser"] = {"carried": True, **_OPTIMISERS.get(named, {}), **optimiser}
     return filled

@@ -19,11 +19,11 @@ from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation.federation import Federation, set_aside
 from fedimmune.federation.measuring import distances
 from fedimmune.federation.pool import Pool
-from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.federation.workers import shared_data
 from fedimmune.geometry import measure
 from fedimmune.layers import Kind
-from fedimmune.rules import create
+from fedimmune.rules.median import Median
 from fedimmune.tasks import Data, Samples, Task
 from fedimmune.tasks.prepared import read_data
 from fedimmune.threads import computing_with
@@ -47,7 +47,7 @@ class Rehearsal:
         own, which a server has in a simulation alone.
     """
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     run: int
     on: Literal["server", "clients"] = "server"
 
@@ -153,7 +153,7 @@ def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
     with computing_with(1), Federation(scenario, task, data, workers=1) as federation:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
-            sent = federation.train(number, lambda *_: None, with_anchor=anchored)
+            sent = federation.train(number, lambda *_: None, with_anchor=anchored, rule=rule)
             if sent.without_anchor is not None:
                 break  # the attack has driven the model beyond numbers: nothing more to learn
             updates = sent.updates.checked()
@@ -188,7 +188,7 @@ def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
 
 
 def _median_distance(updates: Updates, attackers: frozenset[int]) -> float:
-    found = distances(updates, attackers, create("median").aggregate(updates))["distance"]
+    found = distances(updates, attackers, Median().aggregate(updates))["distance"]
     return float("nan") if found is None else found
 
 

@@ -15,7 +15,7 @@ from fedimmune.checks import whole
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation, Sent
 from fedimmune.federation.measuring import detections, distances
-from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.scenario import ResolvedScenario, Scenario
 from fedimmune.records import RoundRecord, Seconds
 from fedimmune.rules import Rule
 from fedimmune.runs import Checkpoint, RunFolder, finish_round
@@ -40,7 +40,8 @@ class Observer:
 
 def run_folder(scenario: Scenario, runs: str | os.PathLike[str]) -> RunFolder:
     """Give the folder that a scenario's run has, among other runs."""
-    return RunFolder(Path(runs) / f"{scenario.title}-{scenario.digest}")
+    full = scenario.resolve()
+    return RunFolder(Path(runs) / f"{full.title}-{full.digest}")
 
 
 class Rounds(Iterator[RoundRecord]):
@@ -120,13 +121,14 @@ def simulate(
         whole("simulate", "workers", workers, 1)
     if keep and runs is None:
         raise ParameterError("simulate: layers are kept with the run; give a folder for runs too")
+    scenario = scenario.resolve()  # says what is wrong before hours of work
     folder = None if runs is None else run_folder(scenario, runs)
     told = observer or Observer()
     return Rounds(_rounds(scenario, data_folder(data), folder, workers, force, tuple(keep), told))
 
 
 def _rounds(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     place: Path,
     folder: RunFolder | None,
     workers: int | None,
@@ -168,7 +170,7 @@ def _rounds(
             yield record
 
 
-def _finished(folder: RunFolder, scenario: Scenario) -> list[RoundRecord]:
+def _finished(folder: RunFolder, scenario: ResolvedScenario) -> list[RoundRecord]:
     records = folder.records()
     if len(records) != scenario.rounds:
         raise InputError(
@@ -228,6 +230,7 @@ def _play(
             number,
             lambda *done: observer.progress("training", *done),
             with_anchor=rule.needs_anchor,
+            rule=rule,
         )
     with watch("aggregating"):
         outcome = _aggregate(federation, rule, sent)

@@ -1,7 +1,9 @@
 """A scenario: everything that a simulation's outcome depends on, checked and written down.
 
-Two scenarios are the same if and only if their `digest` is: it covers every field and every
-parameter, those included that were left at their defaults; but not where files are.
+A `Scenario` is inert: to build one, or to read one from a file, loads nothing and imports nobody's
+code. `Scenario.resolve` looks names up, makes all components once, and fills in what was left out.
+Two resolved scenarios are the same if and only if their `digest` is: it covers every field and
+every parameter, also those that were left at their defaults; but not where files are.
 """
 
 from __future__ import annotations
@@ -10,150 +12,49 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import tomli_w
 import torch
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from fedimmune import attacks, rules, tasks, untrusted
 from fedimmune.attacks import Attack
-from fedimmune.errors import FedimmuneError, InputError, ParameterError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation import partition as partitions
+from fedimmune.federation.components import (
+    Choice,
+    Optimiser,
+    ResolvedOptimiser,
+    chosen_as,
+    resolved,
+)
 from fedimmune.federation.partition import Partition
 from fedimmune.federation.protocols import with_protocol
-from fedimmune.registry import Named, make, meant, names_code, never_import_from
+from fedimmune.registry import meant, names_code, never_import_from
 from fedimmune.rules import Rule
-from fedimmune.tasks import Recipe, Task
+from fedimmune.tasks import Task
 
-__all__ = ["Choice", "Optimiser", "Scenario", "changed", "read_toml"]
-
-
-class Choice(BaseModel):
-    """Something chosen by name, with parameters of its own.
-
-    ``"krum"`` and ``{"name": "krum", "attackers": 3}`` will both do. All parameters are filled in;
-    those that are None, *not given*, are left out.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    name: str
-
-    @property
-    def label(self) -> str:
-        """The name, without the module that a user's own is in."""
-        return self.name.rpartition(":")[2]
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What it is made with, besides its name."""
-        return dict(self.model_extra or {})
+__all__ = ["ResolvedScenario", "Scenario", "changed", "read_toml"]
 
 
-def _chosen(find: Callable[[str], type[Named]], usual: str) -> BeforeValidator:
-    """Make a validator that turns what users write into a `Choice` with all its parameters."""
-
-    def complete(given: object) -> dict[str, Any]:
-        if isinstance(given, Choice):
-            given = given.model_dump()
-        if isinstance(given, str):
-            given = {"name": given}
-        if isinstance(given, Mapping):
-            given = {"name": usual, **given}
-        if not isinstance(given, Mapping) or not isinstance(given["name"], str):
-            raise ValueError(  # noqa: TRY004 (pydantic takes no TypeError)
-                f"expected a name, or a table with a name: {given!r}"
-            )
-        parameters = {name: value for name, value in given.items() if name != "name"}
-        member = find(given["name"])
-        try:
-            made = make(member, parameters)
-        except FedimmuneError:
-            raise
-        except Exception as error:  # a class of the user's own
-            kind = type(error).__name__
-            raise ValueError(f"{given['name']} cannot be made: {kind}: {error}") from error
-        # As the member keeps them: 2.0 for 2 must not make another scenario.
-        filled = {name: _kept(made, name) for name in made.told()}
-        # Nor must an alias; a class of the user's own is found by its module alone.
-        name = given["name"] if ":" in given["name"] else member.name
-        return {"name": name} | {name: value for name, value in filled.items() if value is not None}
-
-    return BeforeValidator(complete)
-
-
-class Optimiser(BaseModel):
-    """How each client minimises its loss.
-
-    Parameters
-    ----------
-    name
-        ``sgd`` or ``adam``.
-    lr
-        Learning rate.
-    momentum
-        Of ``sgd``; ``adam`` has none to set.
-    weight_decay
-        Pull of all weights towards 0.
-    carried
-        Each client goes on with the momentum that it ended its last round with; by default it
-        starts afresh every round.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0.0
-    carried: Annotated[bool, Field(strict=True)] = False
-
-    @model_validator(mode="after")
-    def _momentum_is_for_sgd(self) -> Self:
-        if self.name == "adam" and self.momentum:
-            raise ValueError("adam has no momentum to set; leave it out or set it to 0")
-        if self.carried and not self.momentum:
-            raise ValueError("there is no momentum to be carried from round to round")
-        return self
-
-    @model_serializer(mode="wrap")
-    def _told_where_carried(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave it out where it is not: what is as it always was has the digest it always had."""
-        fields: dict[str, Any] = dump(self)
-        return fields if self.carried else {n: v for n, v in fields.items() if n != "carried"}
-
-    def make(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        """Make one for a model's trainable parameters."""
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if self.name == "adam":
-            return torch.optim.Adam(trained, lr=self.lr, weight_decay=self.weight_decay, fused=True)
-        return torch.optim.SGD(
-            trained,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            fused=True,  # one call a step: small models spend much of their time in the optimiser
-        )
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_Number = Annotated[int, Field(ge=0, strict=True)]
 
 
 class Scenario(BaseModel):
-    """Federated training under attack, in full.
+    """Federated training under attack.
 
-    What is not given is the task's own (`Task.recipe`), which for the paper's tasks is the paper's.
+    Inert data: names are looked up and components made when it is run, or by `resolve`.
 
     Parameters
     ----------
@@ -163,19 +64,20 @@ class Scenario(BaseModel):
     clients
         How many there are.
     attackers
-        How many of them attack; who, is drawn by the seed. By default 4 in 10 where an attack is
-        named, the most that the paper tries, and none where none is.
+        How many of them attack; who, is drawn by the seed. By default 4 in 10 if an attack is
+        named, the most that the paper tries, and none if none is.
     participation
         Share of the clients that takes part in a round; who, is drawn by the seed.
     rounds, local_epochs, batch, optimiser
-        The recipe.
+        The recipe; by default the task's own (`Task.recipe`), which for the paper's tasks is the
+        paper's.
     anchor
         How many of the server's samples are set aside for an update of its own, the anchor, which
-        rules may compare clients with. Models are tested on the others, whatever the rule, so that
-        all are measured alike.
+        rules may compare clients with; by default the task's. Models are tested on the others,
+        whatever the rule, so that all are measured alike.
     seed
-        Where all chance is from. Scenarios with the same seed have the same data, attackers and
-        first model, whatever their rule and attack.
+        Random seed. Scenarios with the same seed have the same data, attackers and first model,
+        whatever their rule and attack.
     device
         Where clients train, as PyTorch names it.
 
@@ -187,24 +89,18 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: Annotated[Choice, _chosen(tasks.find, "digits")] = Field("digits", validate_default=True)
-    rule: Annotated[Choice, _chosen(rules.find, "mean")] = Field("mean", validate_default=True)
-    attack: Annotated[Choice, _chosen(attacks.find, "none")] = Field("none", validate_default=True)
-    clients: int = Field(10, ge=1, strict=True)
-    attackers: int = Field(
-        default_factory=lambda known: _usual_attackers(**known), ge=0, strict=True
-    )
+    task: Annotated[Choice, chosen_as("digits")] = Field("digits", validate_default=True)
+    rule: Annotated[Choice, chosen_as("mean")] = Field("mean", validate_default=True)
+    attack: Annotated[Choice, chosen_as("none")] = Field("none", validate_default=True)
+    clients: _Count = 10
+    attackers: _Number | None = None
     participation: float = Field(1.0, gt=0, le=1, strict=True)
-    partition: Annotated[Choice, _chosen(partitions.find, "dirichlet")] = Field(
-        "dirichlet", validate_default=True
-    )
-    rounds: int = Field(default_factory=lambda known: _recipe(known).rounds, ge=1, strict=True)
-    local_epochs: int = Field(
-        default_factory=lambda known: _recipe(known).local_epochs, ge=1, strict=True
-    )
-    batch: int = Field(default_factory=lambda known: _recipe(known).batch, ge=1, strict=True)
-    anchor: int = Field(default_factory=lambda known: _recipe(known).anchor, ge=0, strict=True)
-    optimiser: Optimiser = Field(default_factory=dict, validate_default=True)
+    partition: Annotated[Choice, chosen_as("dirichlet")] = Field("dirichlet", validate_default=True)
+    rounds: _Count | None = None
+    local_epochs: _Count | None = None
+    batch: _Count | None = None
+    anchor: _Number | None = None
+    optimiser: Optimiser = Optimiser()
     seed: int = Field(1, ge=0, lt=2**63, strict=True)
     device: str = "cpu"
 
@@ -214,37 +110,20 @@ class Scenario(BaseModel):
         except ValidationError as error:
             raise ParameterError(_in_words(error)) from None
 
-    @field_validator("rule")
-    @classmethod
-    def _oracle_is_told(cls, rule: Choice) -> Choice:
-        if rules.find(rule.name).is_told_attackers and rule.parameters:
-            raise ValueError(f"{rule.name} is told by the simulation who attacks: leave it out")
-        return rule
-
-    @field_validator("attackers")
-    @classmethod
-    def _attackers_are_clients(cls, attackers: int, info: ValidationInfo) -> int:
-        if "clients" in info.data and attackers > info.data["clients"]:
-            raise ValueError(f"{attackers} attackers among {info.data['clients']} clients")
-        attack = info.data.get("attack")
-        return 0 if attack is not None and attack.name == "none" else attackers
+    @model_validator(mode="after")
+    def _attackers_are_clients(self) -> Self:
+        if self.attackers is not None and self.attackers > self.clients:
+            raise ValueError(f"attackers: {self.attackers} attackers among {self.clients} clients")
+        return self
 
     @field_validator("optimiser", mode="before")
     @classmethod
-    def _optimiser_of_the_task(cls, given: object, info: ValidationInfo) -> object:
-        if isinstance(given, str):
-            given = {"name": given}
-        if not isinstance(given, Mapping | Optimiser):
+    def _optimiser_by_name(cls, given: object) -> object:
+        if not isinstance(given, str | Mapping | Optimiser):
             raise ValueError(  # noqa: TRY004 (pydantic takes no TypeError)
                 f"expected a name, or a table with a name and lr: {given!r}"
             )
-        if isinstance(given, Optimiser) or "task" not in info.data:
-            return given
-        recipe = _recipe(info.data)
-        if given.get("name", "sgd") != "sgd":
-            return {"lr": _ADAM_LR, "weight_decay": recipe.weight_decay, **given}
-        usual = {"lr": recipe.lr, "momentum": recipe.momentum, "weight_decay": recipe.weight_decay}
-        return {**usual, **given}
+        return {"name": given} if isinstance(given, str) else given
 
     @field_validator("device")
     @classmethod
@@ -257,44 +136,72 @@ class Scenario(BaseModel):
 
     # ---------------------------------------------------------------- what it stands for
 
+    def resolve(self) -> ResolvedScenario:
+        """Look all names up, make all components once, and fill in what was left out.
+
+        Imports code that the scenario names as ``module:Class``, and reads a defence.
+
+        Raises
+        ------
+        ParameterError
+            A name is unknown, or a component cannot be made as it is set; the message says which.
+        """
+        task = resolved("task", self.task, tasks.find)
+        rule = resolved("rule", self.rule, rules.find)
+        attack = resolved("attack", self.attack, attacks.find)
+        partition = resolved("partition", self.partition, partitions.find)
+        if rules.find(rule.name).is_told_attackers and rule.parameters:
+            raise ParameterError(
+                f"scenario: rule: {rule.name} is told by the simulation who attacks: leave it out"
+            )
+        recipe = tasks.find(task.name).recipe
+        usual = {
+            name: getattr(recipe, name) for name in ("rounds", "local_epochs", "batch", "anchor")
+        }
+        usual["attackers"] = max(1, math.floor(_USUAL_SHARE * self.clients))
+        given = {name: getattr(self, name) for name in Scenario.model_fields}
+        filled = {name: usual[name] for name in usual if given[name] is None}
+        if attack.name == "none":
+            filled["attackers"] = 0
+        try:
+            filled["optimiser"] = self.optimiser.resolve(recipe)
+        except ValidationError as error:
+            raise ParameterError(_in_words(error, "optimiser")) from None
+        chosen = {"task": task, "rule": rule, "attack": attack, "partition": partition}
+        return ResolvedScenario(**{**given, **filled, **chosen})
+
     def make_task(self) -> Task:
         """Make the task."""
-        return tasks.create(self.task.name, **self.task.parameters)
+        return tasks.get(self.task.name, **self.task.parameters)
 
     def make_attack(self) -> Attack:
         """Make the attack."""
-        return attacks.create(self.attack.name, **self.attack.parameters)
+        return attacks.get(self.attack.name, **self.attack.parameters)
 
     def make_partition(self) -> Partition:
         """Make the partition."""
-        return partitions.create(self.partition.name, **self.partition.parameters)
+        return partitions.get(self.partition.name, **self.partition.parameters)
 
     def make_rule(self, attackers: Iterable[int]) -> Rule:
         """Make the rule; the oracle is told who attacks."""
         told = {"attackers": attackers} if rules.find(self.rule.name).is_told_attackers else {}
-        return rules.create(self.rule.name, **self.rule.parameters, **told)
+        return rules.get(self.rule.name, **self.rule.parameters, **told)
 
     # ---------------------------------------------------------------- written down
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that stand for the whole scenario, wherever its files are."""
-        dumped = self.model_dump()
-        for place in rules.find(self.rule.name).places:
-            dumped["rule"].pop(place, None)  # a defence that was moved is the same defence
-        text = json.dumps(dumped, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits that stand for the resolved scenario, not for file places."""
+        return self.resolve().digest
 
     @property
     def title(self) -> str:
         """A name for people; `digest` tells scenarios apart, this may not."""
-        who = f"{self.attack.label}-{self.attackers}of{self.clients}"
-        happens = who if self.attackers else "none"
-        return f"{self.task.label}-{self.rule.label}-{happens}-seed{self.seed}"
+        return self.resolve().title
 
     def to_toml(self) -> str:
         """Write it as TOML; `from_toml` reads it back."""
-        return tomli_w.dumps(self.model_dump())
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     @classmethod
     def from_toml(
@@ -304,8 +211,8 @@ class Scenario(BaseModel):
         *,
         trust_code: bool = False,
         protocol: str = "paper",
-    ) -> Self:
-        """Read a TOML file.
+    ) -> Scenario:
+        """Read a TOML file; nothing that it names is imported or looked up.
 
         Parameters
         ----------
@@ -314,10 +221,10 @@ class Scenario(BaseModel):
         changes
             Fields to be set otherwise, by name; ``attack.shift_x`` reaches into a table.
         trust_code
-            Whether code that the file names, as ``module:Class``, may be imported. What `changes`
-            name is imported in any case.
+            Whether the file may name code, as ``module:Class``, which is imported when the scenario
+            is run. `changes` may in any case.
         protocol
-            What is filled in where neither says anything: `fedimmune.federation.protocols`.
+            What is filled in if neither says anything: `fedimmune.federation.protocols`.
 
         Raises
         ------
@@ -330,7 +237,35 @@ class Scenario(BaseModel):
             _refuse_code(written, fields, source)
         if os.path.isdir(source):
             never_import_from(source)
-        return cls(**fields)
+        return Scenario(**fields)
+
+
+class ResolvedScenario(Scenario):
+    """A scenario in full: every name is known, every field and parameter has its value."""
+
+    attackers: _Number
+    rounds: _Count
+    local_epochs: _Count
+    batch: _Count
+    anchor: _Number
+    optimiser: ResolvedOptimiser
+
+    def resolve(self) -> ResolvedScenario:
+        return self
+
+    @property
+    def digest(self) -> str:
+        dumped = self.model_dump()
+        for place in rules.find(self.rule.name).places:
+            dumped["rule"].pop(place, None)  # a defence that was moved is the same defence
+        text = json.dumps(dumped, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def title(self) -> str:
+        who = f"{self.attack.label}-{self.attackers}of{self.clients}"
+        happens = who if self.attackers else "none"
+        return f"{self.task.label}-{self.rule.label}-{happens}-seed{self.seed}"
 
 
 def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
@@ -385,7 +320,6 @@ def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return fields
 
 
-_ADAM_LR = 0.001
 _USUAL_SHARE = 0.4
 _FOLLOWERS = {
     "task": ("rounds", "local_epochs", "batch", "anchor", "optimiser"),
@@ -399,34 +333,6 @@ def _name_of(given: object) -> object:
     return given.get("name") if isinstance(given, Mapping) else given
 
 
-def _usual_attackers(attack: Choice, clients: int, **_: object) -> int:
-    return 0 if attack.name == "none" else max(1, math.floor(_USUAL_SHARE * clients))
-
-
-def _recipe(known: Mapping[str, Any]) -> Recipe:
-    return tasks.find(known["task"].name).recipe
-
-
-def _kept(made: Named, parameter: str) -> Any:
-    """Read a parameter back, as something that TOML can hold."""
-    if not hasattr(made, parameter):
-        raise ValueError(f"{made.name} has to keep its parameter {parameter!r} as an attribute")
-    value = _plain(getattr(made, parameter))
-    try:
-        tomli_w.dumps({parameter: [] if value is None else value})
-    except (TypeError, AttributeError):
-        raise ValueError(
-            f"{made.name}: {parameter} must be a number, text, true or false, or a list: {value!r}"
-        ) from None
-    return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, os.PathLike) else value
-
-
 def _no_field(path: str) -> str:
     """Say that a scenario, or its optimiser, has no such field, and which may have been meant."""
     name, _, rest = path.partition(".")
@@ -437,18 +343,15 @@ def _no_field(path: str) -> str:
     return f"{owner} has no field {path!r}; {meant(name, known, there_are)}"
 
 
-def _in_words(error: ValidationError) -> str:
+def _in_words(error: ValidationError, *outer: str) -> str:
     """Say what is wrong in one line, for people who have never heard of pydantic."""
     problems = []
-    of_task = any(found["loc"][0] == "task" for found in error.errors())
     for found in error.errors():
-        kind, place = found["type"], ".".join(str(part) for part in found["loc"])
-        if kind == "default_factory_not_called" or (kind == "missing" and of_task):
-            continue  # follows from another problem
+        kind, place = found["type"], ".".join(map(str, (*outer, *found["loc"])))
         if kind == "extra_forbidden":
             problems.append(_no_field(place))
             continue
         message = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         shown = "" if kind == "value_error" else f" (it is {found['input']!r})"
-        problems.append(f"{place}: {message}{shown}")
+        problems.append(f"{place}: {message}{shown}" if place else message)
     return "scenario: " + "; ".join(problems)

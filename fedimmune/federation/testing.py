@@ -92,15 +92,15 @@ def test_piece(
         correct=int((outputs.argmax(1) == labels).sum()),
         loss=float(task.loss(outputs, labels)) * len(labels),
     )
-    trial = attack.trial(inputs, labels, facts)
-    if trial is None or not len(trial.inputs):
+    shown = attack.triggered(inputs, labels, facts)
+    if shown is None or not len(shown.inputs):
         return counts
-    said = model(trial.inputs).argmax(1) == trial.target
+    said = model(shown.inputs).argmax(1) == shown.target
     return counts + Counts(
         tried=len(said),
         hits=int(said.sum()),
-        tried_others=int((~trial.is_target).sum()),
-        hits_others=int((said & ~trial.is_target).sum()),
+        tried_others=int((~shown.is_target).sum()),
+        hits_others=int((said & ~shown.is_target).sum()),
     )
 
 

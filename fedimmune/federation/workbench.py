@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedimmune.attacks import Attack
+from fedimmune.attacks import Attack, Context
+from fedimmune.attacks.none import NoAttack
 from fedimmune.federation.arena import Arena
 from fedimmune.federation.client import train_client, write_update
-from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.scenario import ResolvedScenario
+from fedimmune.federation.seeds import generator
 from fedimmune.federation.testing import PIECE, Counts, test_piece
-from fedimmune.tasks import Data, Task
+from fedimmune.tasks import Data, Facts, Task
 from fedimmune.threads import computing_with
 
 __all__ = ["SERVER", "Job", "Setup", "TestJob", "TrainJob", "Workbench"]
@@ -63,13 +65,25 @@ class Setup:
         Numbers of the server's samples that it trains on itself, and that models are tested on.
     """
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     task: Task
     attack: Attack
     parts: list[Tensor]
     attackers: frozenset[int]
     anchor: Tensor
     tested: Tensor
+
+    def context(self, spec: Facts, arena: Arena, round_number: int, *client: int) -> Context:
+        """Return what the attack is told, as one client or as all attackers together."""
+        # The last of what is carried from round to round is the model of the round before.
+        has_previous = self.attack.needs_previous_model and round_number > 1
+        return Context(
+            spec,
+            round_number,
+            arena.global_model,
+            generator(self.scenario.seed, "attack", round_number, *client),
+            arena.momenta[-1] if has_previous else None,
+        )
 
 
 class Workbench:
@@ -112,8 +126,10 @@ class Workbench:
 
     def _train(self, job: TrainJob) -> str | None:
         setup = self._setup
-        attack = setup.attack if job.client in setup.attackers else None
-        momenta = self._arena.momenta
+        attack = setup.attack if job.client in setup.attackers else NoAttack()
+        context = setup.context(self._facts, self._arena, job.round_number, job.client)
+        # The server's own update is not a client's: it always starts afresh.
+        carries = setup.scenario.optimiser.carried and job.client != SERVER
         try:
             train_client(
                 self._model,
@@ -121,17 +137,14 @@ class Workbench:
                 self._data.server if job.client == SERVER else self._data.clients,
                 setup.anchor if job.client == SERVER else setup.parts[job.client],
                 setup.scenario,
-                round_number=job.round_number,
                 client=job.client,
                 attack=attack,
-                facts=self._facts,
-                # The server's own update is no client's: it always starts afresh.
-                momentum=momenta[job.client] if momenta and job.client != SERVER else None,
+                context=context,
+                momentum=self._arena.momenta[job.client] if carries else None,
             )
             update = self._arena.updates[job.row]
             write_update(self._model, self._arena.global_model, update)
-            if attack is not None:
-                attack.corrupt(update)
+            attack.on_update(update, context)
         except Exception as error:  # whatever a user's model may raise: the others go on
             return f"{type(error).__name__}: {error}"
         return None

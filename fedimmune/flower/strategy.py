@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
+from fedimmune import rules
 from fedimmune.aggregation import aggregate_safely
 from fedimmune.checks import flag, number, whole
 from fedimmune.errors import InputError, ParameterError
@@ -26,7 +27,7 @@ from fedimmune.flower.sampling import Exclusion, draw, wait_for_nodes
 from fedimmune.flower.session import EvaluateFunction, Session
 from fedimmune.layers import Kind, layers_of
 from fedimmune.records import RoundRecord, Seconds
-from fedimmune.rules import Rule, create, find
+from fedimmune.rules import Rule, find
 from fedimmune.threads import computing_with
 from fedimmune.updates import Updates
 
@@ -374,4 +375,4 @@ def _rule_of(
         given["defence"] = defence
     if believes_samples and "by_samples" in find(rule).parameters():
         given.setdefault("by_samples", True)
-    return create(rule, **given)
+    return rules.get(rule, **given)

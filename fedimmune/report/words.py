@@ -25,6 +25,7 @@ _ROUNDS = 10
 _DEEDS = {
     "backdoor": "who plant a backdoor",
     "omniscient": "who send their update turned round",
+    "sign-flip": "who send their update turned round",
     "label-flip": "who train on wrong labels",
 }
 

@@ -1,7 +1,16 @@
-"""Robust aggregation rules: one a file, made by name with `create`."""
+"""Robust aggregation rules: one per file, made by name with `get`, or from their classes.
+
+>>> from fedimmune import rules
+>>> rules.get("krum", attackers=3)
+Krum(attackers=3)
+>>> rules.Krum(attackers=3)
+Krum(attackers=3)
+"""
+
+from typing import Any
 
 from fedimmune.rules.base import CoordinateRule, GeometryRule, Rule, Weighing, WeightRule
-from fedimmune.rules.registry import create, find, names, register
+from fedimmune.rules.registry import available, exported, find, get, register
 
 __all__ = [
     "CoordinateRule",
@@ -9,8 +18,12 @@ __all__ = [
     "Rule",
     "Weighing",
     "WeightRule",
-    "create",
+    "available",
     "find",
-    "names",
+    "get",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return exported(name)

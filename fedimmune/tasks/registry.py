@@ -1,4 +1,4 @@
-"""The tasks by name. A new task is one file and one line here."""
+"""The tasks by name. A new task is one file in this folder."""
 
 from __future__ import annotations
 
@@ -7,39 +7,31 @@ from typing import Any
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Registry, make
 from fedimmune.tasks.base import Recipe, Task
-from fedimmune.tasks.cifar10 import Cifar10
-from fedimmune.tasks.cifar100 import Cifar100
-from fedimmune.tasks.digits import Digits
-from fedimmune.tasks.fashion_mnist import FashionMnist
-from fedimmune.tasks.imdb import Imdb
-from fedimmune.tasks.mnist import Mnist
-from fedimmune.tasks.tiny_imagenet import TinyImagenet
 
-__all__ = ["create", "find", "names", "register"]
+__all__ = ["available", "exported", "find", "get", "register"]
 
-_TASKS: Registry[Task] = Registry(
-    "task", (Digits, Mnist, FashionMnist, Cifar10, Cifar100, TinyImagenet, Imdb), base=Task
-)
+_TASKS: Registry[Task] = Registry("task", base=Task, homes=("fedimmune.tasks",))
 
+available = _TASKS.available
+exported = _TASKS.exported
 register = _TASKS.register
-names = _TASKS.names
 
 
 def find(name: str) -> type[Task]:
-    """Find a task's class by its name, or by ``package.module:Name`` where it is a user's own."""
+    """Find a task's class by its name, or a user's own by ``package.module:Name``."""
     found = _TASKS.find(name)
     if not isinstance(getattr(found, "recipe", None), Recipe):
         raise ParameterError(f"task {name!r} needs a `recipe`, a fedimmune.Recipe")
     return found
 
 
-def create(name: str, **parameters: Any) -> Task:
+def get(name: str, **parameters: Any) -> Task:
     """Make a task.
 
     Parameters
     ----------
     name
-        One of `names`, or ``package.module:Name`` for a class of the user's own.
+        One of `available`, or ``package.module:Name`` for a class of the user's own.
     **parameters
         The task's own; see its class, or ``fedimmune tasks``.
     """

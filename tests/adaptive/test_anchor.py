@@ -12,7 +12,7 @@ from hypothesis import given
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.geometry import measure
 from fedimmune.on_disk import aggregate_files
@@ -74,7 +74,7 @@ def test_without_one_nothing_changes_and_others_do_not_look() -> None:
     assert updates.with_anchor_row() is updates
     with_it = updates.with_anchor(states[5])
     for name in ("mean", "median", "krum", "foolsgold"):
-        plain, other = create(name).aggregate(updates), create(name).aggregate(with_it)
+        plain, other = rules.get(name).aggregate(updates), rules.get(name).aggregate(with_it)
         assert all(torch.equal(plain.update[key], other.update[key]) for key in LAYERS)
 
 
@@ -101,7 +101,7 @@ def test_an_anchor_that_does_not_fit_is_refused(change: Mapping[str, Tensor], sa
 
 def test_bad_clients_are_rejected_beside_an_anchor(anchored: Path) -> None:
     states = honest_round(8, torch.Generator().manual_seed(4))
-    rule: Any = create("adaptive", defence=anchored)
+    rule: Any = rules.get("adaptive", defence=anchored)
     expected = rule.aggregate(
         Updates.from_states(dict(enumerate(states[1:7], 1))).with_anchor(states[7])
     )
@@ -125,13 +125,13 @@ def test_an_anchor_too_large_to_be_measured_is_an_error_and_no_endless_loop(
 
     monkeypatch.setattr(Updates, "reject", counted)
     with pytest.raises(FedimmuneError, match="anchor"):
-        create("adaptive", defence=anchored).aggregate(
+        rules.get("adaptive", defence=anchored).aggregate(
             Updates.from_states(states[:5]).with_anchor(huge)
         )
 
 
 def test_files_with_an_anchor(tmp_path: Path, anchored: Path) -> None:
-    rule = create("adaptive", defence=anchored)
+    rule = rules.get("adaptive", defence=anchored)
     base, *models = honest_round(7, torch.Generator().manual_seed(6))
     *paths, own = as_files(models, tmp_path)
     differences = [{name: model[name] - base[name] for name in base} for model in models]

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from fedimmune import Scenario, Updates, create
+from fedimmune import Scenario, Updates, rules
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.making import make_defence
 from fedimmune.errors import InputError, ParameterError
@@ -93,18 +93,18 @@ def test_every_damage_has_its_own_words(
     path.write_bytes(trained.read_bytes())
     damage(path)
     with pytest.raises(ParameterError, match=said) as caught:
-        create("adaptive", defence=path)
+        rules.get("adaptive", defence=path)
     assert "broken.defence" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_it_cannot_be_made_without() -> None:
     with pytest.raises(ParameterError, match="give it a defence"):
-        create("adaptive")
+        rules.get("adaptive")
 
 
 def test_another_models_layers_are_named(trained: Path) -> None:
-    rule = create("adaptive", defence=trained)
+    rule = rules.get("adaptive", defence=trained)
     lacking = a_round(layers={"conv.weight": (4, 5), "fc.weight": (6, 5)})
     with pytest.raises(InputError, match=r"trained for another model .*lacks 'fc\.bias'"):
         rule.aggregate(lacking)
@@ -118,12 +118,12 @@ def test_another_models_layers_are_named(trained: Path) -> None:
 def test_another_width_is_refused_unless_any_shape_will_do(trained: Path) -> None:
     wider = {**LAYERS, "fc.weight": (60, 5)}
     with pytest.raises(InputError, match=r"'fc\.weight' of shape \(60, 5\), not .*any_shape"):
-        create("adaptive", defence=trained).aggregate(a_round(layers=wider))
-    create("adaptive", defence=trained, any_shape=True).aggregate(a_round(layers=wider))
+        rules.get("adaptive", defence=trained).aggregate(a_round(layers=wider))
+    rules.get("adaptive", defence=trained, any_shape=True).aggregate(a_round(layers=wider))
 
 
 def test_another_head_and_any_number_of_clients_will_do(trained: Path) -> None:
-    rule = create("adaptive", defence=trained, any_shape=True)
+    rule = rules.get("adaptive", defence=trained, any_shape=True)
     wider = {**LAYERS, "fc.weight": (60, 5), "fc.bias": (60,)}
     for n in (3, 7, 20):
         sent = a_round(n, layers=wider)
@@ -135,35 +135,35 @@ def test_another_head_and_any_number_of_clients_will_do(trained: Path) -> None:
 
 
 def test_the_order_of_the_layers_does_not_matter(trained: Path) -> None:
-    rule, sent = create("adaptive", defence=trained), a_round()
+    rule, sent = rules.get("adaptive", defence=trained), a_round()
     expected = rule.aggregate(sent).weights
     turned = [dict(reversed(state.items())) for state in sent]
     assert rule.aggregate(turned).weights == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_anchor_is_asked_for_by_name(anchored: Path, trained: Path) -> None:
-    rule, sent = create("adaptive", defence=anchored), a_round()
+    rule, sent = rules.get("adaptive", defence=anchored), a_round()
     assert rule.needs_anchor
     with pytest.raises(InputError, match="anchor"):
         rule.aggregate(sent[:6])
     answer = rule.aggregate(Updates.from_states(sent[:6]).with_anchor(sent[6]))
     assert set(answer.verdicts) == set(range(6)), "the server is no client"
-    without = create("adaptive", defence=trained)
+    without = rules.get("adaptive", defence=trained)
     assert not without.needs_anchor
     plain = without.aggregate(sent[:6]).weights
     assert without.aggregate(Updates.from_states(sent[:6]).with_anchor(sent[6])).weights == plain
 
 
 def test_the_digest_says_which_defence_is_meant(tmp_path: Path, trained: Path) -> None:
-    rule: Any = create("adaptive", defence=trained)
-    assert create("adaptive", defence=trained, digest=rule.digest) is not None
+    rule: Any = rules.get("adaptive", defence=trained)
+    assert rules.get("adaptive", defence=trained, digest=rule.digest) is not None
     with pytest.raises(ParameterError, match="another defence"):
-        create("adaptive", defence=trained, digest="0" * 16)
+        rules.get("adaptive", defence=trained, digest="0" * 16)
     file = tmp_path / "mine.defence"
     file.write_bytes(trained.read_bytes())
-    scenario = Scenario(rule={"name": "adaptive", "defence": str(file)})
+    scenario = Scenario(rule={"name": "adaptive", "defence": str(file)}).resolve()
     assert scenario.rule.parameters["digest"] == rule.digest
-    there = Scenario(rule={"name": "adaptive", "defence": str(trained)})
+    there = Scenario(rule={"name": "adaptive", "defence": str(trained)}).resolve()
     assert there.digest == scenario.digest, "wherever it is"
     assert there != scenario
     made, _ = make_defence(recordings(2, rounds=2), epochs=1)
@@ -177,7 +177,7 @@ def test_the_digest_says_which_defence_is_meant(tmp_path: Path, trained: Path) -
 def test_scores_and_verdicts_are_told(trained: Path) -> None:
     sent = a_round()
     sent[3] = negated(sent[3])
-    answer = create("adaptive", defence=trained).aggregate(sent)
+    answer = rules.get("adaptive", defence=trained).aggregate(sent)
     assert answer.scores is not None
     assert all(-1 <= score <= 1 for score in answer.scores.values())
     assert min(answer.scores.items(), key=lambda each: each[1])[0] == 3

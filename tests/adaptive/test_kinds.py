@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from fedimmune import create
+from fedimmune import rules
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.inventing import invent
 from fedimmune.adaptive.kinds import Kinds, learn_kinds
@@ -82,7 +82,7 @@ class Federation:
     """Rounds of ten clients, three of whom attack."""
 
     def __init__(self, defence: Path, **options: Any) -> None:
-        self.rule: Any = create("adaptive", defence=defence, **options)
+        self.rule: Any = rules.get("adaptive", defence=defence, **options)
         self._random = torch.Generator().manual_seed(3)
 
     def play(self, harm: Callable[[Mapping[str, Tensor]], dict[str, Tensor]], bad: Any) -> Any:
@@ -147,7 +147,7 @@ def test_since_counts_from_the_round_in_which_suspicion_began_and_ends_with_it(
 
 
 def test_a_client_that_takes_no_part_keeps_its_case(knowing: Path) -> None:
-    rule: Any = create("adaptive", defence=knowing, memory=True)
+    rule: Any = rules.get("adaptive", defence=knowing, memory=True)
     random = torch.Generator().manual_seed(4)
     for number in range(4):
         states = honest_round(9, random)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from fedimmune import Scenario, create, simulate
+from fedimmune import Scenario, rules, simulate
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.errors import FedimmuneError, InputError
@@ -41,7 +41,7 @@ class Server:
     """Plays rounds: who attacks, sends the negative of what it has learned."""
 
     def __init__(self, defence: Path) -> None:
-        self.rule: Any = create("adaptive", defence=defence, memory=True)
+        self.rule: Any = rules.get("adaptive", defence=defence, memory=True)
         self._random = torch.Generator().manual_seed(8)
 
     def play(self, clients: list[Any], attackers: set[Any] = frozenset()) -> Mapping[Any, float]:  # type: ignore[assignment]
@@ -124,7 +124,7 @@ def test_it_goes_by_id_and_not_by_position(trained: Path) -> None:
     assert evidence[1] == 0
     assert evidence[2] < 0
     sent = dict(zip("abcdefgh", honest_round(8, server._random), strict=True))
-    one, other = (create("adaptive", defence=trained, memory=True) for _ in range(2))
+    one, other = (rules.get("adaptive", defence=trained, memory=True) for _ in range(2))
     one.known = other.known = known  # type: ignore[attr-defined]
     straight = one.aggregate(sent).weights
     turned = other.aggregate(dict(reversed(sent.items()))).weights
@@ -153,7 +153,7 @@ def test_a_round_that_fails_leaves_no_trace(trained: Path) -> None:
 
 
 def test_without_memory_nothing_is_remembered(trained: Path, tmp_path: Path) -> None:
-    rule: Any = create("adaptive", defence=trained)
+    rule: Any = rules.get("adaptive", defence=trained)
     assert not rule.has_history
     rule.aggregate(dict(zip("abcd", honest_round(4, torch.Generator()), strict=True)))
     assert not rule.known.means
@@ -182,7 +182,7 @@ def test_the_rule_goes_on_as_if_it_had_not_stopped(trained: Path, tmp_path: Path
     for _ in range(3):
         server.play(list("abcdef"), {"b"})
     server.rule.save(tmp_path / "memory")
-    again: Any = create("adaptive", defence=trained, memory=True)
+    again: Any = rules.get("adaptive", defence=trained, memory=True)
     again.restore(tmp_path / "memory")
     sent = dict(zip("abcdef", honest_round(6, torch.Generator().manual_seed(1)), strict=True))
     assert again.aggregate(sent).weights == server.rule.aggregate(sent).weights
@@ -273,7 +273,7 @@ def test_our_form_remembers_unless_told_otherwise(
 ) -> None:
     made, _ = make_defence(recordings(rounds=2), form=form, memory=wanted, epochs=1)
     made.save(tmp_path / "made.defence")
-    assert create("adaptive", defence=tmp_path / "made.defence").has_history == remembers
+    assert rules.get("adaptive", defence=tmp_path / "made.defence").has_history == remembers
     for chosen in (False, True):
-        rule = create("adaptive", defence=tmp_path / "made.defence", memory=chosen)
+        rule = rules.get("adaptive", defence=tmp_path / "made.defence", memory=chosen)
         assert rule.has_history == chosen

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.recordings import Recording, digest_of, of_attacks, read_recordings
 from fedimmune.errors import InputError, ParameterError
@@ -148,7 +148,7 @@ def test_a_round_from_memory_from_files_and_from_a_recording_weighs_the_same(
     tmp_path: Path, trained: Path, anchored: Path, anchor: bool
 ) -> None:
     path = anchored if anchor else trained
-    rule, defence = create("adaptive", defence=path), Defence.load(path)
+    rule, defence = rules.get("adaptive", defence=path), Defence.load(path)
     random = torch.Generator().manual_seed(31)
     sent = honest_round(8, random)
     sent[2], sent[5] = negated(sent[2]), negated(sent[5])

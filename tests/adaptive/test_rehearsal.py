@@ -13,18 +13,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from safetensors.torch import load
 from torch import Tensor
 
 import fedimmune.federation.rehearsal as rehearsal_module
 import fedimmune.federation.workbench as workbench
-from fedimmune import Scenario, simulate
+from fedimmune import Scenario, attacks, simulate
 from fedimmune.adaptive.recordings import read_recordings
-from fedimmune.attacks import create as create_attack
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation
-from fedimmune.federation.plan import Family, plan, usual_attacks
+from fedimmune.federation.plan import plan, usual_attacks
 from fedimmune.federation.rehearsal import Rehearsal, record, rehearse
 from fedimmune.tasks import Data, Facts, Task, data_folder
 from fedimmune.updates import NonFiniteError
@@ -37,8 +35,8 @@ BASE: dict[str, Any] = {"task": BLOBS, "rounds": 2, "clients": 4, "partition": "
 
 def set_up(**fields: Any) -> tuple[Rehearsal, Task, Data]:
     scenario = Scenario(
-        **{**BASE, "attack": "omniscient", "attackers": 1, "rule": "oracle", **fields}
-    )
+        **{**BASE, "attack": "sign-flip", "attackers": 1, "rule": "oracle", **fields}
+    ).resolve()
     task = scenario.make_task()
     return Rehearsal(scenario, 0), task, task.load(data_folder())
 
@@ -48,7 +46,7 @@ def several(folder_runs: int = 2) -> tuple[list[Rehearsal], Task, Data]:
     rehearsals = plan(
         BASE,
         data.facts,
-        attacks=["omniscient"],
+        attacks=["sign-flip"],
         attackers=[0, 1],
         runs=folder_runs,
         follow=["mean"],
@@ -120,7 +118,7 @@ def test_on_the_clients_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = plan(
         BASE,
         data.facts,
-        attacks=["omniscient"],
+        attacks=["sign-flip"],
         attackers=[1],
         runs=1,
         follow=["mean"],
@@ -150,9 +148,9 @@ def test_what_is_recorded() -> None:
     assert made.grams.shape == (3, len(trained), 5, 5)
     assert made.grams.dtype == torch.float64
     assert made.attackers.sum(1).tolist() == [1, 1, 1]
-    assert (made.about.attack, made.about.attackers, made.about.clients) == ("omniscient", 1, 4)
+    assert (made.about.attack, made.about.attackers, made.about.clients) == ("sign-flip", 1, 4)
     assert made.about.has_anchor
-    assert Scenario(**made.about.scenario) == rehearsal.scenario
+    assert Scenario(**made.about.scenario).resolve() == rehearsal.scenario
     assert bool((made.median_distances > 0).all())
 
 
@@ -282,7 +280,7 @@ def test_a_model_beyond_numbers_ends_the_recording(monkeypatch: pytest.MonkeyPat
 
 def test_updates_that_are_large_but_finite_are_recorded() -> None:
     """1e25 is finite in float32 and its square is not: rules can measure that, and so can we."""
-    attack = {"name": "omniscient", "scale": 1e25}
+    attack = {"name": "sign-flip", "scale": 1e25}
     made = rehearse(*set_up(attack=attack, rounds=2))
     assert len(made) == 2
     assert float(made.grams.max()) > 1e45
@@ -301,23 +299,23 @@ def test_families_stay_in_their_ranges_and_in_the_image(
 ) -> None:
     facts = Facts(classes=classes, shape=shape, highest=(1.0,) * shape[0])
     random = torch.Generator().manual_seed(seed)
-    drawn = Family().draw("backdoor", facts, random)
-    create_attack("backdoor", **drawn).check(facts)
+    drawn = attacks.get("backdoor").sample_parameters(facts, random)
+    attacks.get("backdoor", **drawn).check(facts)
     assert 0 <= drawn["shift_y"] <= 8
     assert 0 <= drawn["shift_x"] <= 8
     assert 0 <= drawn["gap"] <= 1
     assert 0.3 <= drawn["fraction"] <= 0.7
     assert (drawn["shift_y"], drawn["shift_x"], drawn["gap"]) != (20, 20, 3)
-    assert 0.5 <= Family().draw("omniscient", facts, random)["scale"] <= 2
-    flip = Family().draw("label-flip", facts, random)
-    create_attack("label-flip", **flip).check(facts)
+    assert 0.5 <= attacks.get("sign-flip").sample_parameters(facts, random)["scale"] <= 2
+    flip = attacks.get("label-flip").sample_parameters(facts, random)
+    attacks.get("label-flip", **flip).check(facts)
     assert flip["source"] != flip["target"]
-    assert Family().draw("none", facts, random) == {}
+    assert attacks.get("none").sample_parameters(facts, random) == {}
 
 
 def test_a_family_reaches_all_of_its_range() -> None:
     random = torch.Generator().manual_seed(1)
-    drawn = [Family().draw("backdoor", FACTS, random) for _ in range(400)]
+    drawn = [attacks.get("backdoor").sample_parameters(FACTS, random) for _ in range(400)]
     for name, every in {"shift_y": range(9), "gap": range(2), "target": range(10)}.items():
         assert {each[name] for each in drawn} == set(every)
 
@@ -327,24 +325,34 @@ def test_a_family_reaches_all_of_its_range() -> None:
 def test_usual_attacks_fit_the_data(shape: tuple[int, ...], classes: int) -> None:
     facts = Facts(classes, shape, (1.0,) * shape[0] if len(shape) == 3 else None)
     for attack in usual_attacks(facts):
-        create_attack(attack).check(facts)
+        attacks.get(attack).check(facts)
     has_room = facts.highest is not None and shape[1] >= 8
     assert ("backdoor" in usual_attacks(facts)) == (has_room and classes > 2)
 
 
 def test_an_alias_is_rehearsed_as_what_it_stands_for() -> None:
-    assert planned(attacks=["sign-flip", "omniscient"]) == planned(attacks=["omniscient"])
+    assert planned(attacks=["sign-flip", "omniscient"]) == planned(attacks=["sign-flip"])
 
 
-@pytest.mark.parametrize("span", [{"shift": (3, 1)}, {"scale": (-1, 2)}, {"size": (1, 2)}])
+@pytest.mark.parametrize(
+    "span", [{"shift": (3, 1)}, {"scale": (-1, 2)}, {"size": (1, 2)}, {"gap": (0, 0.5)}]
+)
 def test_ranges_that_make_no_sense(span: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        Family(**span)
+    with pytest.raises(ParameterError, match=next(iter(span))):
+        planned(family=span)
+
+
+def test_ranges_that_are_given_replace_the_attacks_own() -> None:
+    found = planned(family={"scale": (7, 7), "gap": (3.0, 3.0)}, runs=1)
+    drawn = {r.scenario.attack.name: r.scenario.attack.parameters for r in found}
+    assert drawn["sign-flip"]["scale"] == 7
+    assert drawn["backdoor"]["gap"] == 3
+    assert 0.3 <= drawn["backdoor"]["fraction"] <= 0.7
 
 
 def planned(**options: Any) -> list[Rehearsal]:
     usual: dict[str, Any] = {
-        "attacks": ["backdoor", "omniscient"],
+        "attacks": ["backdoor", "sign-flip"],
         "attackers": [0, 1, 2],
         "runs": 3,
         "follow": ["oracle"],
@@ -356,7 +364,7 @@ def planned(**options: Any) -> list[Rehearsal]:
 def test_nobody_attacking_once_a_run_and_every_attack_with_every_number() -> None:
     kinds = [(r.run, r.scenario.attack.name, r.scenario.attackers) for r in planned()]
     expected = [(run, "none", 0) for run in range(3)]
-    expected += list(product(range(3), ["backdoor", "omniscient"], [1, 2]))
+    expected += list(product(range(3), ["backdoor", "sign-flip"], [1, 2]))
     assert sorted(kinds) == sorted(expected)
     assert len({r.file_name for r in planned(follow=["mean", "median"])}) == 30
 
@@ -371,7 +379,7 @@ def test_seeds_differ_by_run_and_kind_and_are_the_same_again() -> None:
 def test_a_family_is_drawn_anew_for_every_rehearsal() -> None:
     drawn = [
         tuple(sorted(r.scenario.attack.parameters.items()))
-        for r in planned(family=Family(), runs=5)
+        for r in planned(family={}, runs=5)
         if r.scenario.attack.name == "backdoor"
     ]
     assert len(set(drawn)) == len(drawn) == 10
@@ -381,8 +389,8 @@ def test_a_family_is_drawn_anew_for_every_rehearsal() -> None:
     assert all(each == fixed[0] for each in fixed)
 
 
-@pytest.mark.parametrize("family", [None, Family()])
-def test_parameters_of_attacks_can_be_set_for_all(family: Family | None) -> None:
+@pytest.mark.parametrize("family", [None, {}])
+def test_parameters_of_attacks_can_be_set_for_all(family: dict[str, Any] | None) -> None:
     base = {"attack": {"shift_y": 3, "gap": 2}}
     found = planned(base=base, attacks=["backdoor"], family=family)
     for rehearsal in found:
@@ -392,7 +400,7 @@ def test_parameters_of_attacks_can_be_set_for_all(family: Family | None) -> None
         else:
             assert (chosen.parameters["shift_y"], chosen.parameters["gap"]) == (3, 2)
     with pytest.raises(ParameterError, match="shift_y"):
-        planned(base=base, attacks=["omniscient"])
+        planned(base=base, attacks=["sign-flip"])
 
 
 @pytest.mark.parametrize("nothing", ["attacks", "attackers", "follow"])

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune.attacks import create
+from fedimmune import attacks
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import Facts
 from fedimmune.tasks.images import normalise
+from tests.attacks.contexts import context
 
 HEIGHT, WIDTH = 12, 15
 FACTS = Facts(classes=5, shape=(3, HEIGHT, WIDTH), highest=(1.5, 2.25, 3.0))
@@ -61,18 +62,18 @@ def expected(images: Tensor, place: dict[str, int]) -> Tensor:
 
 
 @given(place=fitting(), count=st.integers(0, 9), seed=st.integers(0, 99))
-def test_trial_marks_all_samples_and_says_which_are_of_the_target(
+def test_all_samples_are_marked_and_it_says_which_are_of_the_target(
     place: dict[str, int], count: int, seed: int
 ) -> None:
-    attack = create("backdoor", **place)
+    attack = attacks.get("backdoor", **place)
     attack.check(FACTS)
     images, labels = samples(count, seed)
     before = images.clone(), labels.clone()
-    trial = attack.trial(images, labels, FACTS)
-    assert trial is not None
-    assert torch.equal(trial.inputs, expected(images, place))
-    assert trial.target == place["target"]
-    assert trial.is_target.tolist() == [label == place["target"] for label in labels.tolist()]
+    shown = attack.triggered(images, labels, FACTS)
+    assert shown is not None
+    assert torch.equal(shown.inputs, expected(images, place))
+    assert shown.target == place["target"]
+    assert shown.is_target.tolist() == [label == place["target"] for label in labels.tolist()]
     assert torch.equal(images, before[0])
     assert torch.equal(labels, before[1])
 
@@ -88,8 +89,8 @@ def test_a_share_of_the_batch_is_marked_and_relabelled(
 ) -> None:
     images, labels = samples(count, seed)
     marked = expected(images, place)
-    attack = create("backdoor", **place, fraction=fraction)
-    found, called = attack.poison(images.clone(), labels.clone(), FACTS)
+    attack = attacks.get("backdoor", **place, fraction=fraction)
+    found, called = attack.on_batch(images.clone(), labels.clone(), context(FACTS))
     changed = [torch.equal(a, b) for a, b in zip(found, marked, strict=True)]
     kept = [torch.equal(a, b) for a, b in zip(found, images, strict=True)]
     assert [a != b for a, b in zip(changed, kept, strict=True)] == [True] * count
@@ -101,7 +102,7 @@ def test_a_share_of_the_batch_is_marked_and_relabelled(
 def test_by_default_half_of_the_batch_in_the_corner_as_class_2() -> None:
     images, labels = samples(128, 0)
     labels[:] = 0
-    found, called = create("backdoor").poison(images.clone(), labels.clone(), FACTS)
+    found, called = attacks.get("backdoor").on_batch(images.clone(), labels.clone(), context(FACTS))
     assert called.tolist().count(2) == 64
     different = (found != images).nonzero()[:, 1:].tolist()
     assert {tuple(place) for place in different} == {(0, y, x) for y, x in drawn(0, 0, 0)}
@@ -110,21 +111,21 @@ def test_by_default_half_of_the_batch_in_the_corner_as_class_2() -> None:
 def test_the_value_is_what_the_highest_one_becomes_by_normalising() -> None:
     white = torch.ones(1, 3, 8, 8)
     inputs, highest = normalise(white, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
-    attack = create("backdoor", channel=1)
-    trial = attack.trial(inputs, torch.tensor([0]), Facts(10, (3, 8, 8), highest))
-    assert trial is not None
+    attack = attacks.get("backdoor", channel=1)
+    shown = attack.triggered(inputs, torch.tensor([0]), Facts(10, (3, 8, 8), highest))
+    assert shown is not None
     # White is the highest value there is: where everything is white, a pattern shows nowhere.
-    torch.testing.assert_close(trial.inputs, inputs)
+    torch.testing.assert_close(shown.inputs, inputs)
 
 
 def test_a_value_of_ones_own_is_what_the_model_takes() -> None:
     """As the authors' program has it on MNIST: a grey of 0.44, not white."""
     inputs, highest = normalise(torch.zeros(1, 1, 32, 32), (0.1307,), (0.3081,))
-    trial = create("backdoor", value=1.0).trial(
+    shown = attacks.get("backdoor", value=1.0).triggered(
         inputs, torch.tensor([0]), Facts(10, (1, 32, 32), highest)
     )
-    assert trial is not None
-    seen = trial.inputs[0, 0] * 0.3081 + 0.1307
+    assert shown is not None
+    seen = shown.inputs[0, 0] * 0.3081 + 0.1307
     assert {(y, x) for y, x in (seen > 0.1).nonzero().tolist()} == drawn(0, 0, 0)
     assert float(seen.max()) == pytest.approx(0.4388, abs=1e-4)
 
@@ -133,15 +134,15 @@ def test_a_value_of_ones_own_is_what_the_model_takes() -> None:
 def test_each_sample_by_chance(seed: int, chance: float) -> None:
     images, labels = samples(400, seed)
     labels[:] = 0
-    attack = create("backdoor", chance=chance, fraction=0)
+    attack = attacks.get("backdoor", chance=chance, fraction=0)
     torch.manual_seed(seed)
-    found, called = attack.poison(images.clone(), labels.clone(), FACTS)
+    found, called = attack.on_batch(images.clone(), labels.clone(), context(FACTS))
     marked = called == 2
     assert abs(float(marked.double().mean()) - chance) <= 0.1
     place = {"shift_y": 0, "shift_x": 0, "gap": 0, "channel": 0}
     assert torch.equal(found[marked], expected(images, place)[marked])
     assert torch.equal(found[~marked], images[~marked])
-    again = attack.poison(images.clone(), labels.clone(), FACTS)[1]
+    again = attack.on_batch(images.clone(), labels.clone(), context(FACTS))[1]
     assert torch.equal(again, called) is (chance in {0.0, 1.0}), "drawn anew every batch"
 
 
@@ -149,11 +150,11 @@ def test_each_sample_by_chance(seed: int, chance: float) -> None:
 def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
     side = 32 * factor
     facts = Facts(10, (1, side, side), (1.0,))
-    attack = create("backdoor", drawn_at=32, shift_y=3, gap=1)
+    attack = attacks.get("backdoor", drawn_at=32, shift_y=3, gap=1)
     attack.check(facts)
-    trial = attack.trial(torch.zeros(1, 1, side, side), torch.tensor([0]), facts)
-    assert trial is not None
-    found = {(y, x) for y, x in trial.inputs[0, 0].nonzero().tolist()}
+    shown = attack.triggered(torch.zeros(1, 1, side, side), torch.tensor([0]), facts)
+    assert shown is not None
+    found = {(y, x) for y, x in shown.inputs[0, 0].nonzero().tolist()}
     assert found == {
         (factor * y + i, factor * x + j)
         for y, x in drawn(3, 0, 1)
@@ -161,7 +162,7 @@ def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
         for j in range(factor)
     }
     with pytest.raises(ParameterError, match="does not fit"):
-        create("backdoor", drawn_at=32, shift_y=30).check(facts)
+        attacks.get("backdoor", drawn_at=32, shift_y=30).check(facts)
 
 
 @given(
@@ -174,7 +175,7 @@ def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
 def test_refused_exactly_where_the_pattern_leaves_the_image(
     shift_y: int, shift_x: int, gap: int, height: int, width: int
 ) -> None:
-    attack = create("backdoor", shift_y=shift_y, shift_x=shift_x, gap=gap)
+    attack = attacks.get("backdoor", shift_y=shift_y, shift_x=shift_x, gap=gap)
     facts = Facts(classes=10, shape=(1, height, width), highest=(1.0,))
     fits = all(y < height and x < width for y, x in drawn(shift_y, shift_x, gap))
     if fits:
@@ -199,11 +200,11 @@ def test_what_does_not_fit_the_data_is_named(
     parameters: dict[str, int], facts: Facts, named: str
 ) -> None:
     with pytest.raises(ParameterError, match=named):
-        create("backdoor", **parameters).check(facts)
+        attacks.get("backdoor", **parameters).check(facts)
 
 
 @pytest.mark.parametrize("name", ["shift_y", "shift_x", "gap", "channel", "target", "fraction"])
 @pytest.mark.parametrize("value", [-1, "1", None, True, 1.5, float("nan")])
 def test_bad_values_are_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ParameterError, match=name):
-        create("backdoor", **{name: value})
+        attacks.get("backdoor", **{name: value})

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune.attacks import create
+from fedimmune import attacks
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import Facts
+from tests.attacks.contexts import context
 
 labels_of_ten = st.lists(st.integers(0, 9), max_size=40).map(
     lambda labels: torch.tensor(labels, dtype=torch.int64)
@@ -24,10 +25,10 @@ def facts(classes: int) -> Facts:
 
 
 def flipped(labels: Tensor, classes: int = 10, **parameters: Any) -> list[int]:
-    attack = create("label-flip", **parameters)
+    attack = attacks.get("label-flip", **parameters)
     attack.check(facts(classes))
     inputs = torch.arange(len(labels), dtype=torch.float32)[:, None]
-    found, new = attack.poison(inputs.clone(), labels.clone(), facts(classes))
+    found, new = attack.on_batch(inputs.clone(), labels.clone(), context(facts(classes)))
     assert torch.equal(found, inputs)
     assert new.dtype == torch.int64
     return new.tolist()
@@ -86,7 +87,7 @@ def test_success_is_measured_on_the_source_class(
     given_target = {"target": target} if kind in {"map", "swap"} else {}
     called = {"permutation": order[source], "reverse": 9 - source}.get(kind, target)
     permutation = {"permutation": order} if kind == "permutation" else {}
-    attack = create("label-flip", kind=kind, source=source, **given_target, **permutation)
+    attack = attacks.get("label-flip", kind=kind, source=source, **given_target, **permutation)
     if called == source:
         with pytest.raises(ParameterError, match="keep its label"):
             attack.check(facts(10))
@@ -94,12 +95,12 @@ def test_success_is_measured_on_the_source_class(
     attack.check(facts(10))
     inputs = torch.arange(len(labels), dtype=torch.float32)[:, None]
     before = inputs.clone(), labels.clone()
-    trial = attack.trial(inputs, labels, facts(10))
-    assert trial is not None
-    assert trial.target == called
+    shown = attack.triggered(inputs, labels, facts(10))
+    assert shown is not None
+    assert shown.target == called
     chosen = [i for i, label in enumerate(labels.tolist()) if label == source]
-    assert trial.inputs.flatten().tolist() == chosen
-    assert trial.is_target.tolist() == [False] * len(chosen)
+    assert shown.inputs.flatten().tolist() == chosen
+    assert shown.is_target.tolist() == [False] * len(chosen)
     assert torch.equal(inputs, before[0])
     assert torch.equal(labels, before[1])
 
@@ -125,7 +126,7 @@ def test_success_is_measured_on_the_source_class(
 )
 def test_bad_parameters_are_refused_by_name(parameters: dict[str, Any], named: str) -> None:
     with pytest.raises(ParameterError, match=named):
-        create("label-flip", **parameters)
+        attacks.get("label-flip", **parameters)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +149,4 @@ def test_what_does_not_fit_the_data_is_named(
     parameters: dict[str, Any], classes: int, named: str
 ) -> None:
     with pytest.raises(ParameterError, match=named):
-        create("label-flip", **parameters).check(facts(classes))
+        attacks.get("label-flip", **parameters).check(facts(classes))

@@ -2,69 +2,112 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from fedimmune.attacks import Attack, create, find, names, register
+from fedimmune import Updates, attacks
+from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
-from fedimmune.tasks import Facts
+from tests.attacks.contexts import context
 
-FACTS = Facts(classes=10, shape=(1, 8, 8), highest=(1.0,))
-
-
-def test_the_issues_attacks_are_there() -> None:
-    assert {"none", "omniscient", "label-flip", "backdoor"} <= set(names())
+FACTS = context().spec
+every_attack = pytest.mark.parametrize("name", attacks.available())
 
 
-@pytest.mark.parametrize("name", names())
+def test_the_papers_attacks_are_there() -> None:
+    assert {"none", "sign-flip", "label-flip", "backdoor"} <= set(attacks.available())
+    assert attacks.find("omniscient") is attacks.find("sign-flip") is attacks.SignFlip
+
+
+@every_attack
 def test_it_describes_itself(name: str) -> None:
-    attack = find(name)
+    attack = attacks.find(name)
     assert attack.name == name
     assert attack.summary
     assert attack.paper
-    made = create(name)
+    assert attack.label
+    assert attack.advice or name == "none"
+    made = attacks.get(name)
     assert all(hasattr(made, parameter) for parameter in attack.parameters())
 
 
-@pytest.mark.parametrize("name", names())
+@every_attack
 def test_it_acts_on_what_it_says(name: str) -> None:
-    attack = create(name)
+    attack = attacks.get(name)
     attack.check(FACTS)
     inputs, labels = torch.randn(20, 1, 8, 8), torch.arange(20) % 10
-    poisoned = attack.poison(inputs.clone(), labels.clone(), FACTS)
-    changes_data = not (torch.equal(poisoned[0], inputs) and torch.equal(poisoned[1], labels))
+    poisoned = attack.on_batch(inputs.clone(), labels.clone(), context())
+    changed = set()
+    if not (torch.equal(poisoned[0], inputs) and torch.equal(poisoned[1], labels)):
+        changed.add("data")
     update = {"weight": torch.ones(3)}
-    attack.corrupt(update)
-    changes_update = not torch.equal(update["weight"], torch.ones(3))
-    assert (changes_data, changes_update) == {
-        "nothing": (False, False),
-        "data": (True, False),
-        "update": (False, True),
-    }[attack.acts_on]
+    attack.on_update(update, context())
+    if not torch.equal(update["weight"], torch.ones(3)):
+        changed.add("update")
+    visible = Updates.from_states([{"weight": torch.randn(3)} for _ in range(4)])
+    mine = visible.only([2, 3])
+    if not torch.equal(
+        attack.on_round(mine, visible, context()).state(2)["weight"], mine.state(2)["weight"]
+    ):
+        changed.add("round")
+    assert ", ".join(sorted(changed)) == attack.acts_on().replace("nothing", "")
+
+
+@every_attack
+def test_what_is_rehearsed_fits_the_data_and_is_in_its_ranges(name: str) -> None:
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(50):
+        drawn = attacks.get(name).sample_parameters(FACTS, rng)
+        attacks.get(name, **drawn).check(FACTS)
+        for parameter, (low, high) in attacks.find(name).ranges.items():
+            assert low <= drawn.get(parameter, low) <= high
 
 
 def test_none_does_nothing_and_measures_nothing() -> None:
-    assert create("none").trial(torch.randn(3, 1, 8, 8), torch.arange(3), FACTS) is None
+    shown = attacks.get("none").triggered(torch.randn(3, 1, 8, 8), torch.arange(3), FACTS)
+    assert shown is None
 
 
 def test_unknown_names_are_answered_with_those_there_are() -> None:
     with pytest.raises(ParameterError) as caught:
-        create("front-door")
-    assert all(name in str(caught.value) for name in ("front-door", *names()))
+        attacks.get("front-door")
+    assert all(name in str(caught.value) for name in ("front-door", *attacks.available()))
 
 
 def test_unknown_parameters_are_answered_with_those_there_are() -> None:
-    with pytest.raises(ParameterError, match=r"omniscient has no parameter 'size'.*scale"):
-        create("omniscient", size=3)
+    with pytest.raises(ParameterError, match=r"sign-flip has no parameter 'size'.*scale"):
+        attacks.get("sign-flip", size=3)
 
 
 def test_a_second_attack_of_the_same_name_is_refused() -> None:
     class Impostor(Attack):
         name = "backdoor"
         summary = "another one"
-        acts_on = "data"
-        paper = "–"
 
     with pytest.raises(ParameterError, match="backdoor"):
-        register(Impostor)
-    assert find("backdoor") is not Impostor
+        attacks.register(Impostor)
+    assert attacks.find("backdoor") is not Impostor
+
+
+def test_advice_is_looked_up_by_kind_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attacks.advice("omniscient") == attacks.advice("sign-flip") == attacks.SignFlip.advice
+    assert attacks.advice("unknown") is attacks.advice("no.such.module:Attack") is None
+    assert attacks.advice("torch:Tensor") is None
+    assert attacks.advice("fedimmune.attacks.backdoor:Backdoor") == attacks.Backdoor.advice
+
+    def never(*_: Any) -> None:
+        raise AssertionError("something was imported")
+
+    monkeypatch.setattr("importlib.import_module", never)
+    assert attacks.advice("this:That") is None
+    assert attacks.advice("antigravity:Attack") is None
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "words"), [("own", "on_round.*knowledge"), ("all", "own, colluders, everyone")]
+)
+def test_who_looks_at_others_says_what_it_knows(knowledge: Any, words: str) -> None:
+    with pytest.raises(ParameterError, match=f"Spy.*{words}"):
+        type("Spy", (Attack,), {"knowledge": knowledge, "on_round": lambda *_: None})

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 import fedimmune
 import fedimmune.files
 import fedimmune.on_disk
-from fedimmune import create, names
+from fedimmune import rules
 from fedimmune.adaptive.defence import Defence
 from fedimmune.cli import app, main
 from fedimmune.files import described, read_description, read_metadata
@@ -256,7 +256,7 @@ def settings_of(rule: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("n", [3, 10])
-@pytest.mark.parametrize("rule", names())
+@pytest.mark.parametrize("rule", rules.available())
 def test_the_written_model_is_the_global_one_plus_the_rules_update(
     folder: Path, rule: str, n: int
 ) -> None:
@@ -269,7 +269,7 @@ def test_the_written_model_is_the_global_one_plus_the_rules_update(
     assert not rejected(printed)
 
 
-@pytest.mark.parametrize("rule", sorted({*names()} - {"median", "trimmed-mean"}))
+@pytest.mark.parametrize("rule", sorted({*rules.available()} - {"median", "trimmed-mean"}))
 def test_the_printed_weights_are_the_rules(folder: Path, rule: str) -> None:
     printed = aggregate(*settings_of(rule), *FILES)
     base, models = load_arrays(folder / BASE), [load_arrays(folder / file) for file in FILES]
@@ -328,7 +328,7 @@ def test_layers_named_as_buffers_are_not_measured(folder: Path) -> None:
     assert clients(spared, "weight")[IDS[0]] > 0.1
 
 
-@pytest.mark.parametrize("rule", names())
+@pytest.mark.parametrize("rule", rules.available())
 def test_updates_and_models_lead_to_the_same(folder: Path, rule: str) -> None:
     base = load_file(folder / BASE)
     aggregate(*settings_of(rule), *FILES[:5], "-o", "by-models")
@@ -388,7 +388,7 @@ def test_a_half_precision_model_does_not_become_infinite(folder: Path) -> None:
 # ---------------------------------------------------------------- clients that are rejected
 
 
-@pytest.mark.parametrize("rule", names())
+@pytest.mark.parametrize("rule", rules.available())
 @pytest.mark.parametrize("layer", ["fc__weight", "bn__running_var"])
 def test_a_client_with_nan_is_named_and_of_no_influence(
     folder: Path, rule: str, layer: str
@@ -818,7 +818,7 @@ def test_without_a_terminal_there_are_no_colours(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_narrow_terminal_does_not_cut_the_ids_off() -> None:
-    answer = create("krum").aggregate({client: torch.rand(9) for client in IDS})
+    answer = rules.get("krum").aggregate({client: torch.rand(9) for client in IDS})
     console = Console(width=60)
     with console.capture() as capture:
         console.print(answer)
@@ -854,14 +854,14 @@ def test_a_terminal_without_unicode_gets_a_table_too() -> None:
 def test_rules_lists_every_rule() -> None:
     result = run("rules")
     assert result.exit_code == 0
-    assert all(f"\n{name} " in result.stdout for name in names())
+    assert all(f"\n{name} " in result.stdout for name in rules.available())
     assert "attackers (f) = by the number" in result.stdout
     assert "trim (β) = 0.333" in result.stdout
 
 
 def test_rules_as_json_has_the_defaults() -> None:
     listed = {rule["name"]: rule for rule in json.loads(run("rules", "--json").stdout)}
-    assert tuple(listed) == names()
+    assert tuple(listed) == rules.available()
     assert listed["multi-krum"]["parameters"] == {
         "attackers": None,
         "keep": None,

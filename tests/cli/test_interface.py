@@ -110,7 +110,7 @@ def completed(folder: Path, line: str) -> list[str]:
 def test_names_are_completed(folder: Path) -> None:
     assert completed(folder, "fedimmune re") == ["record", "report", "reproduce"]
     assert completed(folder, "fedimmune simulate --rule k") == ["krum"]
-    assert completed(folder, "fedimmune simulate --attack ") == list(attacks.names())
+    assert completed(folder, "fedimmune simulate --attack ") == list(attacks.available())
     assert completed(folder, "fedimmune aggregate --rule me") == ["mean", "median"]
     assert completed(folder, "fedimmune record --task f") == ["fashion-mnist"]
     assert completed(folder, "fedimmune record --attacks none,b") == ["none,backdoor"]
@@ -121,9 +121,9 @@ def test_names_are_completed(folder: Path) -> None:
 
 
 def test_what_is_completed_is_what_there_is() -> None:
-    assert rules.names() == completion.RULES
-    assert attacks.names() == completion.ATTACKS
-    assert tasks.names() == completion.TASKS
+    assert list(rules.available()) == completion.RULES()
+    assert list(attacks.available()) == completion.ATTACKS()
+    assert list(tasks.available()) == completion.TASKS()
     assert get_args(DefenceAbout.model_fields["form"].annotation) == completion.FORMS
     assert SCALES == completion.SCALES
     assert tuple(ARTEFACTS) == completion.ARTEFACTS
@@ -234,10 +234,10 @@ def test_lists_have_one_line_a_summary_in_a_pipe(folder: Path) -> None:
         shown = piped(folder, what).stdout
         assert "\x1b" not in shown
         assert "…" not in shown
-        for name in module.names():
+        for name in module.available():
             assert module.find(name).summary in shown
             assert all(alias in shown for alias in module.find(name).aliases)
-    assert "omniscient, sign-flip" in piped(folder, "attacks").stdout
+    assert "sign-flip, omniscient" in piped(folder, "attacks").stdout
 
 
 # ---------------------------------------------------------------- exit codes

@@ -18,7 +18,7 @@ from fedimmune.cli import app
 from tests.docs.pages import DOCS, ROOT
 
 SHOWN = {
-    "fedimmune": ("aggregate_files", "create", "measure", "names", "simulate"),
+    "fedimmune": ("aggregate_files", "measure", "simulate"),
     "fedimmune.attacks": (),
     "fedimmune.bounds": (),
     "fedimmune.federation": (),
@@ -27,7 +27,7 @@ SHOWN = {
     "fedimmune.rules": (),
     "fedimmune.tasks": (),
 }
-OF_A_REGISTRY = {"create", "find", "names", "register", "resolve"}
+OF_A_REGISTRY = {"advice", "available", "exported", "find", "get", "known", "register", "resolve"}
 
 
 def hook(name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fedimmune import Rule
+from fedimmune import Rule, rules
 from fedimmune.rules import register
 from fedimmune.rules.registry import _RULES
 
@@ -14,6 +14,7 @@ from fedimmune.rules.registry import _RULES
 @pytest.fixture
 def registered() -> Iterator[Callable[[type[Rule]], type[Rule]]]:
     """Register rules for the time of one test."""
+    rules.available()  # so that all are there
     before = dict(_RULES._members)
     yield register
     _RULES._members.clear()

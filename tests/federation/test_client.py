@@ -19,6 +19,7 @@ from fedimmune.federation.client import batches
 from fedimmune.federation.federation import Federation, Sent
 from fedimmune.federation.seeds import generator, seeded
 from fedimmune.tasks import Data, Task, data_folder
+from tests.attacks.contexts import context
 from tests.federation.own_task import CLASSES, Blobs
 
 BLOBS = "tests.federation.own_task:Blobs"
@@ -184,7 +185,7 @@ def test_adam_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "attack", ["backdoor", {"name": "label-flip", "target": 3}, "omniscient", "none"]
+    "attack", ["backdoor", {"name": "label-flip", "target": 3}, "sign-flip", "none"]
 )
 def test_attackers_do_what_they_do_and_honest_clients_do_not_notice(attack: Any) -> None:
     fields: dict[str, Any] = {"task": BLOBS, "clients": 4}
@@ -198,15 +199,16 @@ def test_attackers_do_what_they_do_and_honest_clients_do_not_notice(attack: Any)
         if client not in hostile.attackers:
             assert all(torch.equal(found[layer], usual[layer]) for layer in usual)
             continue
-        if name == "omniscient":
+        if name == "sign-flip":
             assert all(torch.equal(found[layer], -usual[layer]) for layer in usual)
             continue
         made = hostile.scenario.make_attack()
         model = task.model(data)
         model.load_state_dict(hostile.global_model)
         random = generator(1, "batches", 1, client)
+        told = context(data.facts)
         steps = [
-            made.poison(data.clients.inputs[each], data.clients.labels[each], data.facts)
+            made.on_batch(data.clients.inputs[each], data.clients.labels[each], told)
             for each in batches(hostile.parts[client], 8, random)
         ]
         expected = naive_sgd(model, steps, lr=0.1, momentum=0.5, decay=0)
@@ -229,7 +231,7 @@ def test_training_changes_neither_the_data_nor_the_global_model() -> None:
 
 
 def final_model(scenario: Scenario, runs: Path) -> Mapping[str, Tensor]:
-    assert len(list(simulate(scenario, runs=runs, workers=1))) == scenario.rounds
+    assert len(list(simulate(scenario, runs=runs, workers=1))) == scenario.resolve().rounds
     folder: RunFolder = run_folder(scenario, runs)
     return folder.model()
 

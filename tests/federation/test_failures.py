@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedimmune import Aggregation, RoundRecord, Rule, Scenario, Updates, create, simulate
+from fedimmune import Aggregation, RoundRecord, Rule, Scenario, Updates, rules, simulate
 from fedimmune.errors import InputError
 from fedimmune.federation import Observer, run_folder
 from fedimmune.federation.federation import Federation
@@ -138,7 +138,7 @@ class Anchored(Rule):
 
     def _attempt(self, updates: Updates) -> Aggregation:
         assert updates.anchor is not None
-        return create("mean").aggregate(updates)
+        return rules.get("mean").aggregate(updates)
 
 
 @pytest.mark.parametrize("how", ["nan", "raise"])
@@ -184,7 +184,7 @@ class Broken(Rule):
         self.how, self.every, self.calls = how, every, 0
 
     def _attempt(self, updates: Updates) -> Aggregation:
-        mean = create("mean").aggregate(updates)
+        mean = rules.get("mean").aggregate(updates)
         self.calls += 1
         if self.calls % self.every:
             return mean

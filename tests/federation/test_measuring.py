@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedimmune import Aggregation, Scenario, Verdict, create
-from fedimmune.attacks import create as create_attack
+from fedimmune import Aggregation, Scenario, Verdict, attacks, rules
 from fedimmune.errors import ParameterError
 from fedimmune.federation.federation import Federation
 from fedimmune.federation.measuring import auroc, detections, distances
@@ -113,7 +112,7 @@ def test_distance_to_the_mean_of_the_honest(task: str, rule: str) -> None:
     }
     honest = [rows[client] for client in rows if client not in federation.attackers]
     robust = torch.stack(honest).mean(0)
-    made = create(rule).aggregate(answer.updates)
+    made = rules.get(rule).aggregate(answer.updates)
     result = torch.cat([made.update[name].double().flatten() for name in trained])
     found = distances(answer.updates, federation.attackers, made)
     assert found["distance"] == pytest.approx(float((result - robust).norm()), rel=1e-5)
@@ -172,7 +171,7 @@ def test_accuracy_and_success_are_counted_over_the_whole_test_set(attack: Any) -
     data = task.load(data_folder())
     federation = Federation(scenario, task, data, workers=1)
     tested = Samples(data.server.inputs[federation.tested], data.server.labels[federation.tested])
-    assert len(tested) == 2 * PIECE + 123 - scenario.anchor
+    assert len(tested) == 2 * PIECE + 123 - federation.scenario.anchor
     seen: list[tuple[int, int]] = []
     counts = federation.test(lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
@@ -196,8 +195,8 @@ def test_accuracy_and_success_are_counted_over_the_whole_test_set(attack: Any) -
     for image, label in zip(tested.inputs, labels, strict=True):
         shown = image[None].clone()
         if name == "backdoor":
-            shown, _ = create_attack("backdoor", target=3, gap=1, fraction=1.0).poison(
-                shown, torch.tensor([label]), data.facts
+            shown, _ = attacks.get("backdoor", target=3, gap=1, fraction=1.0).on_batch(
+                shown, torch.tensor([label]), context(data.facts)
             )
         elif label != source:
             continue
@@ -244,7 +243,7 @@ def test_a_perfect_model_has_the_targets_own_share() -> None:
     task = Blobs()
     data = task.load(data_folder())
     cpu = torch.device("cpu")
-    attack, whole = create_attack("backdoor"), torch.arange(len(data.server))
+    attack, whole = attacks.get("backdoor"), torch.arange(len(data.server))
     counts = count_piece(Perfect(), task, data.server, whole, attack, data.facts, cpu)
     assert counts.accuracy == 1
     assert counts.asr == 0.25

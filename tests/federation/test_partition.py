@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedimmune.errors import ParameterError
 from fedimmune.federation.client import batches
-from fedimmune.federation.partition import create, names
+from fedimmune.federation.partition import available, get
 
-every_partition = pytest.mark.parametrize("name", names())
+every_partition = pytest.mark.parametrize("name", available())
 
 all_labels = st.lists(st.integers(0, 5), min_size=1, max_size=80).map(torch.tensor)
 
@@ -22,7 +22,7 @@ def divided(
     name: str, labels: Tensor, clients: int, seed: int, **parameters: float
 ) -> list[Tensor]:
     random = torch.Generator().manual_seed(seed)
-    return create(name, **parameters).divide(labels, clients, random)
+    return get(name, **parameters).divide(labels, clients, random)
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -176,7 +176,7 @@ def test_tiny_cases(name: str) -> None:
 )
 def test_bad_parameters_are_refused(name: str, parameters: dict[str, float], named: str) -> None:
     with pytest.raises(ParameterError, match=named):
-        create(name, **parameters)
+        get(name, **parameters)
 
 
 # -------------------------------------------------------------------- batches

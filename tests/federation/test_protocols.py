@@ -10,13 +10,14 @@ from fedimmune import Scenario
 from fedimmune.errors import ParameterError
 from fedimmune.federation.plan import plan
 from fedimmune.federation.protocols import PROTOCOLS, with_protocol
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.tasks import Facts
 
 FACTS = Facts(classes=10, shape=(1, 32, 32), highest=(1.0,))
 
 
-def scenario(**fields: Any) -> Scenario:
-    return Scenario(**with_protocol("authors", fields))
+def scenario(**fields: Any) -> ResolvedScenario:
+    return Scenario(**with_protocol("authors", fields)).resolve()
 
 
 def test_what_it_fills_in() -> None:
@@ -33,7 +34,7 @@ def test_what_it_fills_in() -> None:
     assert tiny.task.parameters["scaling"] == "imagenet"
     assert tiny.optimiser.lr == 0.01
     assert tiny.attack.parameters["spare"] == ["*running_*"]
-    assert scenario() == Scenario(optimiser={"carried": True})
+    assert scenario() == Scenario(optimiser={"carried": True}).resolve()
 
 
 def test_what_is_said_stays() -> None:
@@ -56,7 +57,7 @@ def test_what_is_said_stays() -> None:
 def test_the_papers_text_is_the_usual(attack: str) -> None:
     given = {"task": "mnist", "attack": attack}
     assert with_protocol("paper", given) == given
-    usual = Scenario(**given).attack.parameters
+    usual = Scenario(**given).resolve().attack.parameters
     assert not usual.keys() & {"value", "chance", "drawn_at", "spare"}
 
 
@@ -72,7 +73,7 @@ def test_rehearsals_have_it_too() -> None:
     )
     attacks = {each.scenario.attack.name: each.scenario.attack.parameters for each in listed}
     assert attacks["backdoor"]["value"] == 1
-    assert attacks["omniscient"]["spare"] == ["*running_*"]
+    assert attacks["sign-flip"]["spare"] == ["*running_*"]
     assert all(each.scenario.optimiser.carried for each in listed)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedimmune import RoundRecord, Scenario, names, simulate
-from fedimmune.attacks import names as attack_names
+from fedimmune import RoundRecord, Scenario, attacks, rules, simulate
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.federation import Observer
 from fedimmune.federation.federation import Federation
@@ -32,7 +31,9 @@ def assert_well_formed(record: RoundRecord, scenario: Scenario) -> None:
         value = getattr(record, name)
         assert value is None or (math.isfinite(value) and value >= 0), name
     assert [client.client for client in record.clients] == [str(n) for n in range(scenario.clients)]
-    assert sum(bool(client.is_attacker) for client in record.clients) == scenario.attackers
+    assert (
+        sum(bool(client.is_attacker) for client in record.clients) == scenario.resolve().attackers
+    )
     weights = [client.weight for client in record.clients if client.weight is not None]
     assert not weights or math.fsum(weights) == pytest.approx(1)
     text = record.model_dump_json()
@@ -46,8 +47,8 @@ def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-@pytest.mark.parametrize("attack", attack_names())
-@pytest.mark.parametrize("rule", names())
+@pytest.mark.parametrize("attack", attacks.available())
+@pytest.mark.parametrize("rule", rules.available())
 def test_every_rule_runs_under_every_attack(rule: str, attack: str) -> None:
     chosen = {"name": rule, **needs_of(rule, DIGITS)}
     scenario = Scenario(rule=chosen, attack=attack, rounds=2, clients=8, attackers=3, batch=32)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from fedimmune import Scenario, names, tasks
-from fedimmune.attacks import names as attack_names
+from fedimmune import Scenario, attacks, rules, simulate, tasks
+from fedimmune.cli import app
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.federation.scenario import Choice, Optimiser, changed, read_toml
+from fedimmune.federation.components import Choice, Optimiser, ResolvedOptimiser
+from fedimmune.federation.scenario import ResolvedScenario, changed, read_toml
+from fedimmune.report import write_report
 from tests.federation.test_client import BLOBS, WOBBLY
 from tests.rounds import needs_of
 
@@ -21,8 +27,8 @@ whole = st.integers(1, 10**6)
 share = st.floats(0, 1, exclude_min=True)
 positive = st.floats(1e-300, 1e300)
 
-rules = st.one_of(
-    st.sampled_from(names()).map(lambda name: {"name": name, **needs_of(name)}),
+some_rules = st.one_of(
+    st.sampled_from(rules.available()).map(lambda name: {"name": name, **needs_of(name)}),
     st.builds(lambda t: {"name": "trimmed-mean", "trim": t}, st.floats(0, 0.49)),
     st.builds(lambda f: {"name": "krum", "attackers": f}, st.integers(0, 50)),
     st.builds(lambda k, m: {"name": "multi-krum", "attackers": k, "keep": m}, whole, whole),
@@ -31,9 +37,9 @@ rules = st.one_of(
     ),
     st.builds(lambda c: {"name": "mean", "by_samples": True, "cap": c}, positive),
 )
-attacks = st.one_of(
-    st.sampled_from(attack_names()).map(lambda name: {"name": name}),
-    st.builds(lambda s: {"name": "omniscient", "scale": s}, positive),
+some_attacks = st.one_of(
+    st.sampled_from(attacks.available()).map(lambda name: {"name": name}),
+    st.builds(lambda s: {"name": "sign-flip", "scale": s}, positive),
     st.builds(
         lambda y, g, f: {"name": "backdoor", "shift_y": y, "gap": g, "fraction": f},
         st.integers(0, 9),
@@ -62,18 +68,18 @@ optimisers = st.one_of(
     st.builds(lambda lr: {"name": "adam", "lr": lr}, positive),
 )
 own_tasks = st.one_of(
-    st.sampled_from([*tasks.names(), WOBBLY]),
+    st.sampled_from([*tasks.available(), WOBBLY]),
     st.builds(lambda n: {"name": BLOBS, "samples": n, "breaks": [1, 2], "how": "raise"}, whole),
 )
 
 
 @st.composite
-def scenarios(draw: st.DrawFn) -> Scenario:
+def scenarios(draw: st.DrawFn) -> ResolvedScenario:
     clients = draw(whole)
     fields: dict[str, Any] = {
         "task": own_tasks,
-        "rule": rules,
-        "attack": attacks,
+        "rule": some_rules,
+        "attack": some_attacks,
         "attackers": st.integers(0, clients),
         "participation": share,
         "partition": partitions,
@@ -87,13 +93,14 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     }
     assert {"clients", *fields} == set(Scenario.model_fields)
     given_ones = draw(st.sets(st.sampled_from(sorted(fields))))
-    return Scenario(clients=clients, **{name: draw(fields[name]) for name in sorted(given_ones)})
+    chosen = {name: draw(fields[name]) for name in sorted(given_ones)}
+    return Scenario(clients=clients, **chosen).resolve()
 
 
 @given(scenario=scenarios())
-def test_toml_and_back(scenario: Scenario) -> None:
+def test_toml_and_back(scenario: ResolvedScenario) -> None:
     text = scenario.to_toml()
-    again = Scenario(**tomllib.loads(text))
+    again = Scenario(**tomllib.loads(text)).resolve()
     assert again == scenario
     assert again.digest == scenario.digest
     assert again.to_toml() == text
@@ -101,15 +108,18 @@ def test_toml_and_back(scenario: Scenario) -> None:
 
 
 @given(scenario=scenarios())
-def test_what_it_holds_makes_the_same_scenario(scenario: Scenario) -> None:
-    dumped = Scenario(**scenario.model_dump())
-    handed = Scenario(**{name: getattr(scenario, name) for name in Scenario.model_fields})
+def test_what_it_holds_makes_the_same_scenario(scenario: ResolvedScenario) -> None:
+    dumped = Scenario(**scenario.model_dump()).resolve()
+    handed = Scenario(**{name: getattr(scenario, name) for name in Scenario.model_fields}).resolve()
     assert dumped == handed == scenario
     assert dumped.digest == handed.digest == scenario.digest
+    assert scenario.resolve() == scenario
 
 
 @given(one=scenarios(), other=scenarios())
-def test_digests_are_equal_exactly_for_equal_scenarios(one: Scenario, other: Scenario) -> None:
+def test_digests_are_equal_exactly_for_equal_scenarios(
+    one: ResolvedScenario, other: ResolvedScenario
+) -> None:
     assert (one.digest == other.digest) == (one == other)
     assert len(one.digest) == 12
     assert set(one.digest) <= set("0123456789abcdef")
@@ -177,7 +187,7 @@ OTHERWISE: dict[str, Any] = {
     "rule": "mean",
     "rule.confidence": 2.0000001,
     "rule.history": True,
-    "attack": "omniscient",
+    "attack": "sign-flip",
     "attack.shift_y": 2,
     "attack.shift_x": 2,
     "attack.gap": 2,
@@ -221,8 +231,8 @@ def test_the_lists_above_name_every_field() -> None:
 
 @pytest.mark.parametrize("path", OTHERWISE)
 def test_the_digest_differs_where_anything_does(path: str) -> None:
-    usual = Scenario(**FULL)
-    other = Scenario(**changed(FULL, {path: OTHERWISE[path]}))
+    usual = Scenario(**FULL).resolve()
+    other = Scenario(**changed(FULL, {path: OTHERWISE[path]})).resolve()
     assert other.digest != usual.digest
     assert other != usual
     assert Scenario(**tomllib.loads(other.to_toml())).digest == other.digest
@@ -239,7 +249,7 @@ def test_the_digest_differs_where_anything_does(path: str) -> None:
             {"attack": "backdoor"},
             {"attack": {"name": "backdoor", "target": 2.0, "fraction": 0.5}, "attackers": 4},
         ),
-        ({"attack": "omniscient"}, {"attack": {"name": "omniscient", "scale": 1}}),
+        ({"attack": "sign-flip"}, {"attack": {"name": "sign-flip", "scale": 1}}),
         ({"partition": "by-label"}, {"partition": {"name": "by-label", "shards": 2}}),
         ({"optimiser": "sgd"}, {"optimiser": {"lr": 0.1, "momentum": 0.5}}),
         ({"participation": 1}, {"participation": 1.0}),
@@ -257,18 +267,18 @@ def test_the_digest_differs_where_anything_does(path: str) -> None:
 def test_left_out_or_given_defaults_are_the_same(
     short: dict[str, Any], full: dict[str, Any]
 ) -> None:
-    assert Scenario(**short) == Scenario(**full)
+    assert Scenario(**short).resolve() == Scenario(**full).resolve()
     assert Scenario(**short).digest == Scenario(**full).digest
 
 
 def test_what_is_left_out_is_the_tasks() -> None:
-    for name in tasks.names():
-        recipe, scenario = tasks.find(name).recipe, Scenario(task=name)
+    for name in tasks.available():
+        recipe, scenario = tasks.find(name).recipe, Scenario(task=name).resolve()
         assert scenario.rounds == recipe.rounds
         assert scenario.batch == recipe.batch
         assert scenario.local_epochs == recipe.local_epochs
         assert scenario.anchor == recipe.anchor
-        assert scenario.optimiser == Optimiser(
+        assert scenario.optimiser == ResolvedOptimiser(
             lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
         )
 
@@ -277,8 +287,8 @@ def test_what_is_left_out_is_the_tasks() -> None:
     ("clients", "attackers"), [(1, 1), (2, 1), (5, 2), (10, 4), (14, 5), (100, 40)]
 )
 def test_four_in_ten_attack_where_an_attack_is_named(clients: int, attackers: int) -> None:
-    assert Scenario(attack="backdoor", clients=clients).attackers == attackers
-    assert Scenario(clients=clients).attackers == 0
+    assert Scenario(attack="backdoor", clients=clients).resolve().attackers == attackers
+    assert Scenario(clients=clients).resolve().attackers == 0
 
 
 # -------------------------------------------------------------------- bad input
@@ -310,14 +320,14 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"rule": Choice(name="krum", colour="red")}, ["rule", "colour"]),
     ({"attack": "back-door"}, ["attack", "'back-door'", "backdoor"]),
     ({"attack": {"name": "backdoor", "shift_x": -1}}, ["attack", "shift_x"]),
-    ({"attack": {"name": "omniscient", "scale": 0}}, ["attack", "scale"]),
+    ({"attack": {"name": "sign-flip", "scale": 0}}, ["attack", "scale"]),
     ({"clients": 0}, ["clients", "1", "0"]),
     ({"clients": 1.5}, ["clients", "1.5"]),
     ({"clients": "10"}, ["clients", "'10'"]),
     ({"clients": True}, ["clients", "True"]),
-    ({"attackers": -1, "attack": "omniscient"}, ["attackers", "-1"]),
-    ({"attackers": 11, "attack": "omniscient"}, ["attackers", "11", "10"]),
-    ({"attackers": 3, "clients": 2, "attack": "omniscient"}, ["attackers", "3", "2"]),
+    ({"attackers": -1, "attack": "sign-flip"}, ["attackers", "-1"]),
+    ({"attackers": 11, "attack": "sign-flip"}, ["attackers", "11", "10"]),
+    ({"attackers": 3, "clients": 2, "attack": "sign-flip"}, ["attackers", "3", "2"]),
     ({"participation": 0}, ["participation", "0"]),
     ({"participation": 1.1}, ["participation", "1.1"]),
     ({"participation": NAN}, ["participation", "nan"]),
@@ -353,7 +363,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("fields", "named"), BAD, ids=str)
 def test_bad_values_are_refused_by_name(fields: dict[str, Any], named: list[str]) -> None:
     with pytest.raises(ParameterError) as caught:
-        Scenario(**fields)
+        Scenario(**fields).resolve()
     message = str(caught.value)
     assert message.startswith("scenario: ")
     assert all(part in message for part in named), message
@@ -412,10 +422,12 @@ def test_a_parameter_of_a_default_can_be_set_alone() -> None:
         partition={"name": "dirichlet", "alpha": 0.1}
     )
     assert Scenario(partition={"alpha": 0.1}).partition.name == "dirichlet"
-    scenario = Scenario(**changed({}, {"optimiser.lr": 0.25}))
+    scenario = Scenario(**changed({}, {"optimiser.lr": 0.25})).resolve()
     assert scenario.optimiser.lr == 0.25
     assert scenario.optimiser.momentum == 0.5
-    adam = Scenario(**changed({"optimiser": {"momentum": 0.9}}, {"optimiser.name": "adam"}))
+    adam = Scenario(
+        **changed({"optimiser": {"momentum": 0.9}}, {"optimiser.name": "adam"})
+    ).resolve()
     assert adam.optimiser.name == "adam"
     assert adam.optimiser.momentum == 0
 
@@ -435,7 +447,7 @@ def test_a_parameter_of_a_default_can_be_set_alone() -> None:
 )
 def test_the_nearest_name_is_asked_for(fields: dict[str, Any], near: str) -> None:
     with pytest.raises(ParameterError, match=rf"did you mean '{near}'\?$"):
-        Scenario(**fields)
+        Scenario(**fields).resolve()
 
 
 def test_the_nearest_table_is_asked_for() -> None:
@@ -444,9 +456,9 @@ def test_the_nearest_table_is_asked_for() -> None:
 
 
 def test_an_alias_makes_no_other_scenario() -> None:
-    flipped = Scenario(attack={"name": "sign-flip", "scale": 2})
-    assert flipped == Scenario(attack={"name": "omniscient", "scale": 2})
-    assert flipped.attack.name == "omniscient"
+    flipped = Scenario(attack={"name": "omniscient", "scale": 2}).resolve()
+    assert flipped == Scenario(attack={"name": "sign-flip", "scale": 2}).resolve()
+    assert flipped.attack.name == "sign-flip"
 
 
 @pytest.mark.parametrize("path", ["seed.x", "rule.attackers.first", "rules.name", "clients.name"])
@@ -468,11 +480,76 @@ def test_titles_are_for_people() -> None:
 
 
 def test_another_task_or_attack_leaves_what_followed_from_the_old_one_behind() -> None:
-    digits = Scenario(rounds=3).model_dump()
-    mnist = Scenario(**changed(digits, {"task": "mnist"}))
-    assert mnist == Scenario(task="mnist")
-    assert Scenario(**changed(digits, {"task": "mnist", "rounds": 2})).rounds == 2
-    assert Scenario(**changed(digits, {"task": "digits"})).rounds == 3
-    assert Scenario(**changed(digits, {"attack": "backdoor"})).attackers == 4
-    attacked = Scenario(attack="omniscient", attackers=2).model_dump()
-    assert Scenario(**changed(attacked, {"attack.scale": 2.0})).attackers == 2
+    def found(given: dict[str, Any], **changes: Any) -> ResolvedScenario:
+        return Scenario(**changed(given, changes)).resolve()
+
+    digits = Scenario(rounds=3).resolve().model_dump()
+    assert found(digits, task="mnist") == Scenario(task="mnist").resolve()
+    assert found(digits, task="mnist", rounds=2).rounds == 2
+    assert found(digits, task="digits").rounds == 3
+    assert found(digits, attack="backdoor").attackers == 4
+    attacked = Scenario(attack="sign-flip", attackers=2).resolve().model_dump()
+    assert found(attacked, **{"attack.scale": 2.0}).attackers == 2
+
+
+# -------------------------------------------------------------------- inert
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that leaves a file behind when it is imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trap_of_a_test", raising=False)
+    sprung = tmp_path / "sprung"
+    (tmp_path / "trap_of_a_test.py").write_text(f"open({str(sprung)!r}, 'w').close()")
+    return sprung
+
+
+@pytest.mark.parametrize("field", ["task", "rule", "attack"])
+def test_building_and_reading_import_nobodys_code(field: str, trap: Path) -> None:
+    named = {field: {"name": "trap_of_a_test:Trap", "x": 1}}
+    scenario = Scenario(**named)
+    folder = trap.parent / "run"
+    folder.mkdir()
+    (folder / "scenario.toml").write_text(scenario.to_toml())
+    assert Scenario.from_toml(folder, trust_code=True) == scenario
+    with pytest.raises(InputError, match=r"import the module 'trap_of_a_test'.*--trust-code"):
+        Scenario.from_toml(folder)
+    assert not trap.exists()
+    with pytest.raises(ParameterError, match="trap_of_a_test"):
+        scenario.resolve()
+    assert trap.exists(), "the trap works"
+
+
+def test_report_and_inspect_read_data_only(trap: Path) -> None:
+    runs = trap.parent / "runs"
+    list(simulate(Scenario(task=BLOBS, clients=3, rounds=1), runs=runs, workers=1))
+    (folder,) = runs.iterdir()
+    fields = {**read_toml(folder), **dict.fromkeys(("task", "rule", "attack"), NAMES_A_TRAP)}
+    (folder / "scenario.toml").write_text(tomli_w.dumps(fields))
+    write_report([runs], trap.parent / "report.html")
+    result = CliRunner().invoke(app, ["inspect", str(folder), "--json"])
+    assert result.exit_code == 0, result.output
+    assert not trap.exists()
+    assert "trap_of_a_test" in (trap.parent / "report.html").read_text()
+
+
+NAMES_A_TRAP = {"name": "trap_of_a_test:Trap"}
+
+
+def test_a_defence_is_not_looked_for_before_it_is_needed(tmp_path: Path) -> None:
+    missing = Scenario(rule={"name": "adaptive", "defence": tmp_path / "missing"})
+    assert missing.rule.parameters == {"defence": str(tmp_path / "missing")}
+    with pytest.raises(ParameterError, match="missing"):
+        missing.resolve()
+
+
+@pytest.mark.parametrize("odd", [{"a": 1}, object(), torch.zeros(2), [object()], {1, 2}])
+def test_parameters_are_plain_values(odd: object) -> None:
+    with pytest.raises(ParameterError, match="krum: attackers must be a number"):
+        Scenario(rule={"name": "krum", "attackers": odd})
+
+
+def test_all_that_is_wrong_is_said_before_anything_is_run() -> None:
+    with pytest.raises(ParameterError, match="no parameter 'keep'"):
+        simulate(Scenario(rule={"name": "krum", "keep": 1}))

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor, nn
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.flower import anchor_for, verdict_of
 from fedimmune.flower.arrays import record_of
@@ -76,7 +76,7 @@ def test_rounds_follow_each_other_as_by_hand() -> None:
     result = robust(rule="median").start(FakeGrid(group(5)), arrays_of(model), num_rounds=3)
     for _ in range(3):
         models = {seed: trained(model, seed) for seed in range(5)}
-        model = create("median").aggregate(Updates.from_models(models, model)).apply(model)
+        model = rules.get("median").aggregate(Updates.from_models(models, model)).apply(model)
     assert is_same(result.arrays, record_of(model))
     assert [*result.train_metrics_clientapp] == [1, 2, 3]
 
@@ -98,7 +98,7 @@ def test_each_client_learns_its_own_verdict() -> None:
 
     clients = group(6, odd=altering(attack), broken=failing())
     grid = FakeGrid({node: listening(node, client) for node, client in clients.items()})
-    rule = create("multi-krum", attackers=2, keep=4)
+    rule = rules.get("multi-krum", attackers=2, keep=4)
     robust(rule=rule).start(grid, arrays_of(first_model()), num_rounds=2)
     assert all(heard[0] is None for heard in told.values())
     assert told[106][1]["verdict"] in {"suspected", "unused"}
@@ -287,7 +287,7 @@ def test_an_anchor_is_what_training_changes() -> None:
         {"tell_clients": 1},
         {"most_samples": 0},
         {"min_replies": -1},
-        {"rule": create("median"), "rule_parameters": {"a": 1}},
+        {"rule": rules.get("median"), "rule_parameters": {"a": 1}},
         {"runs": "runs", "name": "../elsewhere"},
         {"runs": "runs", "name": ""},
     ],

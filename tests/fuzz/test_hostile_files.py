@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from fedimmune import Updates, create
+from fedimmune import Updates, rules
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Case, Memory
@@ -89,7 +89,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sent = dict(zip("abcdef", honest_round(6, torch.Generator().manual_seed(1)), strict=True))
     cases = {c: Case(since=1, evidence=(-0.1, -2.0), rounds=1.0) for c in ("a", "z")}
     Memory({**dict.fromkeys("abcdef", -0.1), "z": -1.0}, cases, 2).save(folder / "memory")
-    seen: Any = create("foolsgold", history=True)
+    seen: Any = rules.get("foolsgold", history=True)
     seen.aggregate(sent)
     seen.save(folder / "history")
     save_file(sent["a"], folder / "client.safetensors")
@@ -114,7 +114,7 @@ def _explained_run(place: Path, defence: Path) -> None:
     records = tuple(ClientResult(c, Verdict.SUSPECTED, 0.0) for c in CLIENTS)
     seconds = Seconds(training=1, aggregating=1, testing=1)
     folder.append(RoundRecord(round=1, accuracy=0.5, clients=records, seconds=seconds))
-    rule: Any = create("foolsgold", history=True)
+    rule: Any = rules.get("foolsgold", history=True)
     folder.save(Checkpoint(1, {"w": torch.zeros(3)}, "fingerprint"), rule, last=False)
 
 
@@ -141,7 +141,7 @@ def test_a_defence(draw: Any, tmp_path: Path, valid: Path) -> None:
     grams = torch.eye(5, dtype=torch.float64).expand(layers, 5, 5)
     weights, scores = loaded.weigh(grams - 0.1)
     assert bool(torch.isfinite(weights).all() & torch.isfinite(scores).all())
-    rule: Any = create("adaptive", defence=path)
+    rule: Any = rules.get("adaptive", defence=path)
     sent = honest_round(6, torch.Generator().manual_seed(1))
     repr(rule.aggregate([negated(sent[0]), *sent[1:]]))
 
@@ -161,7 +161,7 @@ def test_a_recording(draw: Any, tmp_path: Path, valid: Path) -> None:
 def test_a_memory(draw: Any, tmp_path: Path, valid: Path) -> None:
     path = tmp_path / "changed.memory"
     path.write_bytes(changed_tensors(draw, (valid / "memory").read_bytes()))
-    rule: Any = create("adaptive", defence=valid / "a.defence", memory=True)
+    rule: Any = rules.get("adaptive", defence=valid / "a.defence", memory=True)
     rule.restore(path)
     sent = honest_round(6, torch.Generator().manual_seed(1))
     repr(rule.aggregate(dict(zip("abcdef", sent, strict=True))))
@@ -173,7 +173,7 @@ def test_a_memory(draw: Any, tmp_path: Path, valid: Path) -> None:
 def test_a_history(draw: Any, tmp_path: Path, valid: Path) -> None:
     path = tmp_path / "changed.history"
     path.write_bytes(changed_tensors(draw, (valid / "history").read_bytes()))
-    rule: Any = create("foolsgold", history=True)
+    rule: Any = rules.get("foolsgold", history=True)
     rule.restore(path)
     sent = honest_round(6, torch.Generator().manual_seed(1))
     repr(rule.aggregate(dict(zip("abcdef", sent, strict=True))))
@@ -187,7 +187,7 @@ def test_a_clients_update(draw: Any, tmp_path: Path, valid: Path) -> None:
     path.write_bytes(changed_tensors(draw, (valid / "client.safetensors").read_bytes()))
     honest = valid / "client.safetensors"
     updates = Updates.from_files([honest, path], global_file=valid / "global.safetensors")
-    found = create("mean").aggregate(updates)
+    found = rules.get("mean").aggregate(updates)
     assert "client" not in found.rejected
     repr(found)
 
@@ -207,7 +207,7 @@ def test_a_checkpoint(draw: Any, tmp_path: Path, valid: Path) -> None:
     which = draw(st.sampled_from(["checkpoint.safetensors", "history-1.safetensors"]))
     path = folder / which
     path.write_bytes(changed_tensors(draw, path.read_bytes()))
-    RunFolder(folder).resume(create("foolsgold", history=True))
+    RunFolder(folder).resume(rules.get("foolsgold", history=True))
 
 
 @fuzzed("scenario")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import create, names
+from fedimmune import rules
 from fedimmune.rules import find
 from tests.rounds import rule_for
 
@@ -58,7 +58,7 @@ def error(name: str, honest: Tensor, sent: Tensor) -> float:
 
 
 def test_every_rule_says_what_it_withstands() -> None:
-    for name in names():
+    for name in rules.available():
         claims = rule_for(name, range(10)).withstands(10) > 0
         assert claims == (name in BOUNDS), name
         assert rule_for(name, range(10)).withstands(10) < 5
@@ -91,7 +91,7 @@ def test_rules_that_promise_nothing_do_fall(name: str) -> None:
 
 
 @pytest.mark.parametrize("attackers", [{3: 1e153}, {3: 1e152, 7: -1e152}, {0: 1e160}])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rules.available())
 def test_what_cannot_be_squared_is_rejected_by_name(name: str, attackers: dict[int, float]) -> None:
     """Seen before: IndexError every round, and nobody named."""
     rows = torch.randn(10, COLUMNS, generator=torch.Generator().manual_seed(2)).double()
@@ -109,6 +109,6 @@ def test_what_cannot_be_squared_is_rejected_by_name(name: str, attackers: dict[i
 
 
 def test_keeping_more_than_the_honest_is_said() -> None:
-    assert create("multi-krum", keep=9).withstands(10) == 1
-    assert create("krum", attackers=2).withstands(10) == 2
-    assert create("trimmed-mean", trim=0.1).withstands(10) == 1
+    assert rules.get("multi-krum", keep=9).withstands(10) == 1
+    assert rules.get("krum", attackers=2).withstands(10) == 2
+    assert rules.get("trimmed-mean", trim=0.1).withstands(10) == 1

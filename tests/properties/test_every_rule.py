@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Updates, names
+from fedimmune import Updates, rules
 from fedimmune.errors import NotEnoughClientsError
 from fedimmune.rules import find
 from tests.rounds import (
@@ -26,7 +26,7 @@ from tests.rounds import (
     rule_for,
 )
 
-every_rule = pytest.mark.parametrize("name", names())
+every_rule = pytest.mark.parametrize("name", rules.available())
 
 
 def assert_near(found: Tensor, expected: Tensor) -> None:

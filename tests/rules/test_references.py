@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import create
+from fedimmune import rules
 from tests.rounds import matrices
 
 Vector = npt.NDArray[np.float64]
@@ -25,19 +25,19 @@ def close(found: Tensor, expected: Vector, tolerance: float = 1e-9) -> None:
 
 @given(matrix=matrices(least=1))
 def test_mean(matrix: Tensor) -> None:
-    close(create("mean")(matrix), sum(matrix.numpy()) / len(matrix))
+    close(rules.get("mean")(matrix), sum(matrix.numpy()) / len(matrix))
 
 
 @given(matrix=matrices(least=1, most=20))
 def test_median(matrix: Tensor) -> None:
-    close(create("median")(matrix), np.array([median(column) for column in matrix.T.tolist()]))
+    close(rules.get("median")(matrix), np.array([median(column) for column in matrix.T.tolist()]))
 
 
 @given(matrix=matrices(least=3, most=20), trim=st.sampled_from([0, 0.1, 0.2, 1 / 3, 0.4, 0.49]))
 def test_trimmed_mean(matrix: Tensor, trim: float) -> None:
     cut = int(trim * len(matrix) + 1e-9)
     kept = np.sort(matrix.numpy(), axis=0)[cut : len(matrix) - cut]
-    close(create("trimmed-mean", trim=trim)(matrix), kept.mean(0))
+    close(rules.get("trimmed-mean", trim=trim)(matrix), kept.mean(0))
 
 
 def krum_scores(matrix: Vector, f: int) -> list[float]:
@@ -54,7 +54,7 @@ def test_krum(matrix: Tensor, data: st.DataObject) -> None:
     n = len(matrix)
     f = data.draw(st.none() | st.integers(0, (n - 3) // 2))
     scores = krum_scores(matrix.numpy(), (n - 3) // 2 if f is None else f)
-    answer = create("krum", attackers=f).aggregate(matrix)
+    answer = rules.get("krum", attackers=f).aggregate(matrix)
     assert answer.scores is not None
     assert [answer.scores[i] for i in range(n)] == pytest.approx(scores)
     assert torch.equal(answer.update, matrix[int(np.argmin(scores))])
@@ -66,12 +66,12 @@ def test_multi_krum(matrix: Tensor, data: st.DataObject) -> None:
     f = data.draw(st.integers(0, (n - 3) // 2))
     keep = data.draw(st.none() | st.integers(1, n))
     best = np.argsort(krum_scores(matrix.numpy(), f))[: keep or max(1, n // 2 - 2)]
-    close(create("multi-krum", attackers=f, keep=keep)(matrix), matrix.numpy()[best].mean(0))
+    close(rules.get("multi-krum", attackers=f, keep=keep)(matrix), matrix.numpy()[best].mean(0))
 
 
 @given(matrix=matrices(least=3))
 def test_geometric_median_satisfies_the_first_order_condition(matrix: Tensor) -> None:
-    found = create("geometric-median")(matrix)
+    found = rules.get("geometric-median")(matrix)
     away = matrix - found
     lengths = away.norm(dim=1)
     if float(lengths.min()) > 1e-4:  # not at one of the updates
@@ -80,12 +80,12 @@ def test_geometric_median_satisfies_the_first_order_condition(matrix: Tensor) ->
 
 def test_geometric_median_at_one_of_the_updates() -> None:
     matrix = torch.tensor([[0.0, 0], [0, 0], [0, 0], [5, 1], [-3, 8]], dtype=torch.float64)
-    torch.testing.assert_close(create("geometric-median")(matrix), matrix[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(rules.get("geometric-median")(matrix), matrix[0], rtol=0, atol=1e-6)
 
 
 @given(matrix=matrices(least=3), seed=st.integers(0, 99))
 def test_no_other_point_has_a_smaller_sum_of_distances(matrix: Tensor, seed: int) -> None:
-    found = create("geometric-median")(matrix)
+    found = rules.get("geometric-median")(matrix)
     best = float((matrix - found).norm(dim=1).sum())
     directions = torch.randn(30, matrix.shape[1], generator=torch.Generator().manual_seed(seed))
     for direction in directions.double():
@@ -113,7 +113,7 @@ def foolsgold_weights(matrix: Vector, kappa: float) -> list[float]:
 
 @given(matrix=matrices(least=2), kappa=st.sampled_from([1, 0.5, 2.0]))
 def test_foolsgold(matrix: Tensor, kappa: float) -> None:
-    answer = create("foolsgold", confidence=kappa).aggregate(matrix)
+    answer = rules.get("foolsgold", confidence=kappa).aggregate(matrix)
     expected = foolsgold_weights(matrix.numpy(), kappa)
     assert answer.weights is not None
     assert list(answer.weights.values()) == pytest.approx(expected, abs=1e-9)
@@ -156,7 +156,7 @@ def residual(matrix: Vector, lam: float, delta: float) -> tuple[Vector, list[flo
 @given(matrix=matrices(least=3, columns=9), lam=st.sampled_from([2, 0.5]))
 def test_residual(matrix: Tensor, lam: float) -> None:
     expected, weights = residual(matrix.numpy(), lam, 0.1)
-    answer = create("residual", bound=lam).aggregate(matrix)
+    answer = rules.get("residual", bound=lam).aggregate(matrix)
     assert answer.weights is not None
     assert list(answer.weights.values()) == pytest.approx(weights, rel=1e-7)
     close(answer.update, expected, 1e-8)
@@ -165,16 +165,16 @@ def test_residual(matrix: Tensor, lam: float) -> None:
 @given(rows=st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=4, max_size=8))
 def test_residual_with_ties(rows: list[list[int]]) -> None:
     matrix = np.array(rows, dtype=np.float64)
-    answer = create("residual").aggregate(matrix)
+    answer = rules.get("residual").aggregate(matrix)
     assert answer.weights is not None
-    turned = create("residual").aggregate(matrix[::-1].copy())
+    turned = rules.get("residual").aggregate(matrix[::-1].copy())
     np.testing.assert_allclose(answer.update, turned.update, atol=1e-9)
 
 
 def test_residual_moves_an_outlying_value_onto_the_line() -> None:
     matrix = torch.linspace(0, 1, 9, dtype=torch.float64)[:, None].repeat(1, 3)
     matrix[8, 0] = 1e6
-    assert float(create("residual")(matrix)[0]) < 2
+    assert float(rules.get("residual")(matrix)[0]) < 2
 
 
 @given(matrix=matrices(least=4), data=st.data())
@@ -182,6 +182,6 @@ def test_oracle(matrix: Tensor, data: st.DataObject) -> None:
     n = len(matrix)
     benign = sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=1)))
     expected = matrix.numpy()[benign].mean(0)
-    close(create("oracle", benign=benign)(matrix), expected)
+    close(rules.get("oracle", benign=benign)(matrix), expected)
     attackers = [i for i in range(n) if i not in benign]
-    close(create("oracle", attackers=attackers)(matrix), expected)
+    close(rules.get("oracle", attackers=attackers)(matrix), expected)

@@ -19,7 +19,7 @@ from tests.tasks.training import learns
 
 def test_cifar10_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cifar10_folder(tmp_path, each=2)
-    task = tasks.create("cifar10", width=4, stem="cifar")
+    task = tasks.get("cifar10", width=4, stem="cifar")
     data = task.load(tmp_path)
     assert data.clients.inputs.shape == (100, 3, 32, 32)
     assert data.server.inputs.shape == (20, 3, 32, 32)
@@ -31,7 +31,7 @@ def test_cifar10_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_images_can_be_scaled_otherwise(tmp_path: Path) -> None:
     """One after the other: what was prepared for one scaling is not another's."""
     cifar10_folder(tmp_path, each=2)
-    own, half = (tasks.create("cifar10", scaling=how).load(tmp_path) for how in (None, "half"))
+    own, half = (tasks.get("cifar10", scaling=how).load(tmp_path) for how in (None, "half"))
     assert half.highest == (1.0, 1.0, 1.0)
     assert own.highest is not None
     mean, std = (torch.tensor(each).reshape(3, 1, 1) for each in (Cifar10.mean, Cifar10.std))
@@ -40,7 +40,7 @@ def test_images_can_be_scaled_otherwise(tmp_path: Path) -> None:
 
 def test_cifar100_takes_the_fine_labels(tmp_path: Path) -> None:
     cifar100_folder(tmp_path)
-    data = tasks.create("cifar100").load(tmp_path)
+    data = tasks.get("cifar100").load(tmp_path)
     assert data.classes == 100
     assert data.clients.labels.tolist() == [*range(100)]
 

@@ -238,7 +238,7 @@ def test_a_task_unpacks_what_it_lacks(
     }
     content = tar_of(members)
     (site[1] / "cifar.tar.gz").write_bytes(content)
-    task = tasks.create("cifar10")
+    task = tasks.get("cifar10")
     archive = Archive(f"{site[0]}cifar.tar.gz", md5(content), folder.name)
     monkeypatch.setattr(type(task), "archive", archive)
     assert len(task.load(tmp_path / "data").clients) == 50

@@ -170,7 +170,7 @@ def test_without_gradients() -> None:
 def test_a_folder_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     imdb_folder(tmp_path)
     vectors_file(tmp_path / "words.vec", size=4)
-    task = tasks.create("imdb")
+    task = tasks.get("imdb")
     data = task.load(tmp_path)
     assert data.clients.inputs.shape == data.server.inputs.shape == (12, 200)
     assert data.clients.labels.tolist() == [0] * 6 + [1] * 6
@@ -199,7 +199,7 @@ def test_a_smaller_net_reads_fewer_words(tmp_path: Path) -> None:
     assert small.model(data).state_dict()["fc.weight"].shape == (2, 8)
     for name in ("hidden", "length"):
         with pytest.raises(ParameterError, match=f"{name} must be"):
-            tasks.create("imdb", **{name: 0})
+            tasks.get("imdb", **{name: 0})
 
 
 def test_unknown_words_of_the_test_reviews(tmp_path: Path) -> None:
@@ -221,12 +221,12 @@ def test_which_vectors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"several .*: one\.vec, two\.vec\. Say which"):
         Imdb().load(tmp_path)
     for vectors, size in (("two.vec", 5), (str(other), 7), (str(tmp_path / "one.vec"), 3)):
-        data = tasks.create("imdb", vectors=vectors).load(tmp_path)
+        data = tasks.get("imdb", vectors=vectors).load(tmp_path)
         assert data.extras["vectors"].shape[1] == size
     with pytest.raises(InputError, match=r"no file of word vectors four\.vec, nor .*four\.vec"):
         Imdb(vectors="four.vec").load(tmp_path)
     with pytest.raises(ParameterError, match="path of a file: 3"):
-        tasks.create("imdb", vectors=3)
+        tasks.get("imdb", vectors=3)
 
 
 def test_damage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_a_folder_loads_and_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, packed: bool
 ) -> None:
     idx_folder(tmp_path / FOLDERS[name], packed=packed)
-    task = tasks.create(name)
+    task = tasks.get(name)
     assert isinstance(task, Mnist)
     data = task.load(tmp_path)
     assert data.clients.inputs.shape == (40, 1, 32, 32)

@@ -55,14 +55,14 @@ STEPS = {"mnist": (100, 0.05), "fashion-mnist": (100, 0.05), "imdb": (40, 0.3)}
 
 def place_of(name: str) -> Path:
     place = Path(os.environ["FEDIMMUNE_DATA"])
-    if all(each.verdict == "missing" for each in tasks.create(name).check(place)):
+    if all(each.verdict == "missing" for each in tasks.get(name).check(place)):
         pytest.skip(f"no {name} in FEDIMMUNE_DATA")
     return place
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_loads(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    place, task = place_of(name), tasks.create(name)
+    place, task = place_of(name), tasks.get(name)
     with caplog.at_level(logging.WARNING, "fedimmune"):
         data = task.load(place)
     counts = (len(data.clients), len(data.server))
@@ -107,7 +107,7 @@ def check_samples(name: str, data: Data) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_trains(name: str) -> None:
-    task = tasks.create(name, **FAST.get(name, {}))
+    task = tasks.get(name, **FAST.get(name, {}))
     data = task.load(place_of(name))
     # Some of each class, as the files have them in order.
     order = torch.randperm(len(data.clients), generator=torch.Generator().manual_seed(0))[:64]

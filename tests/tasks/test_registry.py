@@ -18,23 +18,23 @@ RECIPES = {
 
 
 def test_the_tasks_and_their_recipes() -> None:
-    assert tasks.names() == ("digits", *RECIPES)
+    assert set(tasks.available()) == {"digits", *RECIPES}
     for name, expected in RECIPES.items():
         recipe = tasks.find(name).recipe
         assert (recipe.rounds, recipe.lr, recipe.batch) == expected
         assert (recipe.momentum, recipe.weight_decay, recipe.local_epochs) == (0.5, 0, 1)
 
 
-@pytest.mark.parametrize("name", tasks.names())
+@pytest.mark.parametrize("name", tasks.available())
 def test_tasks_describe_themselves(name: str) -> None:
-    task = tasks.create(name)
+    task = tasks.get(name)
     assert task.name == name
     assert task.summary
     assert task.source
 
 
 def test_digits_need_nothing(tmp_path: Path) -> None:
-    task = tasks.create("digits")
+    task = tasks.get("digits")
     assert task.check(tmp_path) == []
     data = task.load(tmp_path / "absent")
     assert data.facts == tasks.Facts(10, (1, 16, 16), (1.0,))

@@ -90,7 +90,7 @@ def state(classes: int = 1000, width: int = 2, stem: str = "imagenet") -> dict[s
 
 
 def loaded(path: Path, **parameters: object) -> dict[str, Tensor]:
-    task = tasks.create("cifar10", **({"width": 2} | parameters), weights=str(path))
+    task = tasks.get("cifar10", **({"width": 2} | parameters), weights=str(path))
     torch.manual_seed(2)
     return task.model(DATA).state_dict()
 
@@ -209,7 +209,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
 def test_parameters(name: str) -> None:
-    task = tasks.create(name)
+    task = tasks.get(name)
     assert type(task).parameters() == {
         "width": 64,
         "stem": "imagenet",
@@ -223,14 +223,14 @@ def test_parameters(name: str) -> None:
         *({"varied": "crops"}, {"scaling": "none"}),
     ):
         with pytest.raises(ParameterError, match=name):
-            tasks.create(name, **wrong)
+            tasks.get(name, **wrong)
 
 
 def test_flips_turn_about_half_of_the_images_and_nothing_else() -> None:
     images = torch.randn(200, 3, 6, 6)
-    assert torch.equal(tasks.create("cifar10").augment(images), images)
+    assert torch.equal(tasks.get("cifar10").augment(images), images)
     torch.manual_seed(3)
-    found = tasks.create("cifar10", varied="flips").augment(images)
+    found = tasks.get("cifar10", varied="flips").augment(images)
     turned = [torch.equal(a, b.flip(-1)) for a, b in zip(found, images, strict=True)]
     kept = [torch.equal(a, b) for a, b in zip(found, images, strict=True)]
     assert [a != b for a, b in zip(turned, kept, strict=True)] == [True] * 200

@@ -15,7 +15,7 @@ from tests.tasks.training import learns
 
 def test_a_folder_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tiny_imagenet_folder(tmp_path)
-    task = tasks.create("tiny-imagenet", width=2)
+    task = tasks.get("tiny-imagenet", width=2)
     data = task.load(tmp_path)
     assert data.clients.inputs.shape == (400, 3, 64, 64)
     assert data.server.inputs.shape == (200, 3, 64, 64)

@@ -10,9 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from fedimmune.attacks import Attack
+from fedimmune import attacks
 from fedimmune.errors import InputError
 from fedimmune.federation.client import train_client, write_update
+from fedimmune.federation.seeds import generator
 from fedimmune.flower import verdict_of
 from fedimmune.threads import computing_with
 from fedimmune_app.setting import Setting, setting_of
@@ -27,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
     """Train for a round, and send the model back."""
     setting = setting_of(context.run_config)
     client = _number(context, setting)
-    attack = setting.attack if client in setting.attackers else None
+    attack = setting.attack if client in setting.attackers else attacks.get("none")
     told = verdict_of(message)
     if told is not None and told["verdict"] == "suspected":
         _log.warning("client %d is told: %s", client, told)
@@ -68,26 +69,31 @@ def _number(context: Context, setting: Setting) -> int:
 def _train(
     setting: Setting,
     client: int,
-    attack: Attack | None,
+    attack: attacks.Attack,
     start: Mapping[str, Tensor],
     round_number: int,
 ) -> dict[str, Tensor]:
     model: nn.Module = setting.task.model(setting.data)
     model.load_state_dict(start)
+    told = attacks.Context(
+        setting.data.facts,
+        round_number,
+        start,
+        generator(setting.scenario.seed, "attack", round_number, client),
+    )
     train_client(
         model,
         setting.task,
         setting.data.clients,
         setting.parts[client],
         setting.scenario,
-        round_number=round_number,
         client=client,
         attack=attack,
-        facts=setting.data.facts,
+        context=told,
     )
-    if attack is None or attack.acts_on != "update":
+    if not attack.overrides("on_update"):
         return model.state_dict()
     update = {name: torch.empty_like(tensor) for name, tensor in start.items()}
     write_update(model, start, update)
-    attack.corrupt(update)
+    attack.on_update(update, told)
     return {name: tensor + update[name] for name, tensor in start.items()}

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from fedimmune.attacks import Attack
+from fedimmune.errors import ParameterError
 from fedimmune.federation import Scenario
 from fedimmune.federation.federation import set_aside
+from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.federation.seeds import generator
 from fedimmune.tasks import Data, Samples, Task, data_folder, load_data
 
@@ -35,7 +37,7 @@ class Setting:
         Of the scenario.
     """
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     task: Task
     data: Data
     attack: Attack
@@ -78,8 +80,13 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
 
 @lru_cache(maxsize=1)
 def _setting(fields: tuple[tuple[str, Any], ...]) -> Setting:
-    scenario = Scenario(**dict(fields))
+    scenario = Scenario(**dict(fields)).resolve()
     task, attack = scenario.make_task(), scenario.make_attack()
     data = load_data(task, data_folder())
     attack.check(data.facts)
+    if attack.overrides("on_round"):
+        raise ParameterError(
+            f"{attack.name} looks at other clients' updates, which a node does not see: use "
+            "`fedimmune simulate`"
+        )
     return Setting(scenario, task, data, attack)

@@ -1,4 +1,4 @@
-"""The omniscient attack: the update times −scale."""
+"""The sign flip: the update times −scale."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedimmune.attacks import create
+from fedimmune import attacks
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import Facts
+from tests.attacks.contexts import context
 
 UPDATE = {
     "weight": torch.tensor([[1.5, -2.0], [0.0, 4.0]]),
@@ -24,7 +25,7 @@ UPDATE = {
 @given(scale=st.sampled_from([0.5, 1, 2.0, 8]))
 def test_every_float_times_minus_scale_and_no_other(scale: float) -> None:
     update = {name: tensor.clone() for name, tensor in UPDATE.items()}
-    create("omniscient", scale=scale).corrupt(update)
+    attacks.get("sign-flip", scale=scale).on_update(update, context())
     for name, tensor in UPDATE.items():
         changed = name not in {"bn.num_batches_tracked", "flag"}
         expected = tensor * -scale if changed else tensor
@@ -34,7 +35,7 @@ def test_every_float_times_minus_scale_and_no_other(scale: float) -> None:
 
 def test_what_is_spared_is_sent_as_it_is() -> None:
     update = {name: tensor.clone() for name, tensor in UPDATE.items()}
-    create("omniscient", spare=["*running_*"]).corrupt(update)
+    attacks.get("sign-flip", spare=["*running_*"]).on_update(update, context())
     turned = {name for name, tensor in UPDATE.items() if not torch.equal(update[name], tensor)}
     floats = {name for name, tensor in UPDATE.items() if tensor.is_floating_point()}
     assert turned == {name for name in floats if "running" not in name}
@@ -44,27 +45,27 @@ def test_what_is_spared_is_sent_as_it_is() -> None:
 @pytest.mark.parametrize("spare", ["*running_*", [1]])
 def test_bad_patterns_are_refused(spare: object) -> None:
     with pytest.raises(ParameterError, match="spare"):
-        create("omniscient", spare=spare)
+        attacks.get("sign-flip", spare=spare)
 
 
 def test_by_default_the_length_stays() -> None:
     update = {name: tensor.clone() for name, tensor in UPDATE.items()}
-    create("omniscient").corrupt(update)
+    attacks.get("sign-flip").on_update(update, context())
     assert torch.equal(update["weight"], -UPDATE["weight"])
 
 
 def test_data_is_left_alone_and_there_is_no_target() -> None:
-    attack = create("omniscient")
+    attack = attacks.get("sign-flip")
     facts = Facts(classes=2, shape=(3,))
     attack.check(facts)
     inputs, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
-    found = attack.poison(inputs.clone(), labels.clone(), facts)
+    found = attack.on_batch(inputs.clone(), labels.clone(), context(facts))
     assert torch.equal(found[0], inputs)
     assert torch.equal(found[1], labels)
-    assert attack.trial(inputs, labels, facts) is None
+    assert attack.triggered(inputs, labels, facts) is None
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "2", True, None])
 def test_bad_scales_are_refused(scale: object) -> None:
     with pytest.raises(ParameterError, match="scale"):
-        create("omniscient", scale=scale)
+        attacks.get("sign-flip", scale=scale)

@@ -12,5 +12,3 @@ class NoAttack(Attack):
 
     name = "none"
     summary = "every client is honest"
-    acts_on = "nothing"
-    paper = "–"

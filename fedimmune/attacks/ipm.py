@@ -1,0 +1,55 @@
+"""Inner-product manipulation: attackers send the honest mean, negated.
+
+Xie, Koyejo, Gupta, *Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product
+Manipulation*, UAI 2019 (PMLR 115, 2020). The aggregate need not be far from the honest mean to do
+harm: it is enough that their inner product is negative.
+"""
+
+from __future__ import annotations
+
+from fedimmune.attacks.base import Attack, Context
+from fedimmune.checks import number
+from fedimmune.layers import Kind
+from fedimmune.rules.mean import Mean
+from fedimmune.updates import Updates
+
+__all__ = ["InnerProductManipulation"]
+
+
+class InnerProductManipulation(Attack):
+    """Send −`epsilon` times the mean of the honest clients' updates, every attacker the same.
+
+    Floating-point buffers too; counters are sent as they are. Nobody honest, nothing to send: then
+    attackers send what they have trained.
+
+    Parameters
+    ----------
+    epsilon
+        How many times the mean. Up to 1 it is as short as an honest update, and gets past the
+        median and Krum if there are enough attackers; (n−f)/f turns the mean of all to 0.
+    """
+
+    name = "ipm"
+    summary = "sends −epsilon times the mean of the honest updates"
+    paper = "Xie et al. 2020"
+    label = "inner-product manipulation"
+    knowledge = "everyone"
+    advice = (
+        "check the sign and the size of what you send, and that it is your own model after training"
+    )
+    symbols = {"epsilon": "ε"}
+    ranges = {"epsilon": (0.1, 2.0)}
+
+    def __init__(self, *, epsilon: float = 0.5) -> None:
+        self.epsilon = number(self.name, "epsilon", epsilon, 0)
+
+    def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
+        honest = visible.only(set(visible.clients) - set(attackers.clients))
+        if not len(honest):
+            return attackers
+        mean = Mean().aggregate(honest).update
+        floats = attackers.of_kind(Kind.PARAMETER, Kind.BUFFER)
+        hostile = {layer.name: -self.epsilon * mean[layer.name] for layer in floats}
+        return Updates.from_states(
+            {client: attackers.state(client) | hostile for client in attackers.clients}
+        )
