@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedimmune import Updates, create
 from fedimmune.aggregation import Aggregation
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 from fedimmune.verdicts import Judgement, Suspicion, Verdict
 
 weights_of = st.lists(
@@ -35,8 +35,8 @@ class Fixed(WeightRule):
     def __init__(self, weights: list[float]) -> None:
         self.weights = torch.tensor(weights, dtype=torch.float64)
 
-    def weigh(self, updates: Updates) -> Weighing:
-        return Weighing(self.weights / self.weights.sum())
+    def weigh(self, updates: Updates) -> ClientWeights:
+        return ClientWeights(self.weights / self.weights.sum())
 
 
 class Picking(Fixed):

@@ -153,12 +153,13 @@ class RobustStrategy(FedAvg):
         most = whole(_OWNER, "most_samples", most_samples, 1)
         self.counting = Counting(weighted_by_key, believed, most)
         self.rule = rule_of(rule, defence, rule_parameters, believes_samples=believed)
-        if self.rule.needs_anchor and anchor is None:
+        self.rule.check_needs({"anchor"})
+        if "anchor" in self.rule.needs and anchor is None:
             raise ParameterError(
                 f"{_OWNER}: this defence compares clients with the server's own update: give "
                 "anchor=, which anchor_for makes of a model and a few samples"
             )
-        self.anchor = anchor if self.rule.needs_anchor else None
+        self.anchor = anchor if "anchor" in self.rule.needs else None
         self.course = Course(
             self.rule.name,
             None if runs is None else Journal(runs, name, self.rule, about),

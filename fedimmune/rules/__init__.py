@@ -1,13 +1,13 @@
-"""Robust aggregation rules: one a file, made by name with `create`."""
+"""Robust aggregation rules: one per file, made by name with `create`."""
 
-from fedimmune.rules.base import CoordinateRule, GeometryRule, Rule, Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, CoordinateRule, GeometryRule, Rule, WeightRule
 from fedimmune.rules.registry import create, find, names, register
 
 __all__ = [
+    "ClientWeights",
     "CoordinateRule",
     "GeometryRule",
     "Rule",
-    "Weighing",
     "WeightRule",
     "create",
     "find",
