@@ -67,9 +67,9 @@ def judged_again(
         trace = folder.traces.read(record.round)
         if trace.grams is None:
             return None
-        weighing = rule.judge(trace.clients, trace.grams)
+        weighing = rule.weights_from_gram(trace.grams, trace.clients, references=trace.references)
         rule.finish()
-        if not _as_recorded(weighing.weights, trace.clients, record):
+        if not _as_recorded(weighing.weight, trace.clients, record):
             return None
         for client in record.clients:
             suspicion = weighing.suspicions.get(client.client)

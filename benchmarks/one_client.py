@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedimmune import Data, Scenario, rules, simulate
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive import train
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.attacks import Attack, Context
 from fedimmune.federation.plan import plan
@@ -175,7 +175,7 @@ def defence_for(task: str, folder: Path) -> Path:
     )  # fmt: skip
     places = folder / f"{file.stem}-recordings"
     record(rehearsals, places, made, data, workers=1)
-    defence, _ = make_defence(read_recordings([places]), epochs=60, kinds=False)
+    defence = train(read_recordings([places]), epochs=60, kinds=False)
     defence.save(file)
     return file
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.adaptive.recordings import Recording, read_recordings
 from fedimmune.federation import Scenario
-from fedimmune.federation.rehearsal import Rehearsal, rehearse
+from fedimmune.federation.rehearsal import Rehearsal, carry_out
 from fedimmune.tasks import data_folder, load_data
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -133,7 +133,7 @@ def _observe(folder: Path, place: Path | None, rounds: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         print(f"playing {title}", flush=True)
         rehearsal = Rehearsal(scenario, 0, on="clients")
-        rehearse(rehearsal, task, load_data(task, data_folder(place))).save(file)
+        carry_out(rehearsal, task, load_data(task, data_folder(place))).save(file)
 
 
 def _measure(job: tuple[Step, Path, Path, int]) -> Found:
@@ -145,7 +145,7 @@ def _measure(job: tuple[Step, Path, Path, int]) -> Found:
         for recording in read_recordings([rehearsed])
         if step.has_long or recording.about.scenario["local_epochs"] == 1
     ]
-    defence, _ = make_defence(recordings, epochs=epochs, **step.options)
+    defence = train(recordings, epochs=epochs, **step.options)
     return {
         title: _play(defence, recording, memory=step.memory)
         for title in _ATTACKS
@@ -163,11 +163,11 @@ def _is(recording: Recording, title: str) -> bool:
 def _play(defence: Defence, recording: Recording, *, memory: bool) -> list[float]:
     """Weigh one round after the other, as a server would."""
     known, n = Memory(), recording.attackers.shape[1]
-    rows = n + defence.needs_anchor
+    measured = recording.grams_with(*defence.references)
     shares, accused = [], []
-    for grams, attackers in zip(recording.grams, recording.attackers, strict=True):
+    for grams, attackers in zip(measured, recording.attackers, strict=True):
         evidence = known.evidence(range(n), _MEMORY) if memory else None
-        weights, scores = defence.weigh(grams[:, :rows, :rows], evidence)
+        weights, scores = defence.weigh(grams, evidence)
         known = known.after(range(n), scores)
         shares.append(weights[attackers].sum())
         accused.append((weights[~attackers] == 0).double().mean())

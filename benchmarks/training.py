@@ -17,7 +17,7 @@ import torch
 
 from fedimmune.adaptive.defence import make_form
 from fedimmune.adaptive.making import PRESETS
-from fedimmune.adaptive.training import Examples, train
+from fedimmune.adaptive.training import Examples, fit
 
 _CLIENTS, _COLUMNS = 10, 40
 _WHOLE = 500
@@ -55,9 +55,9 @@ def _seconds(name: str, settings: dict[str, Any], rounds: int, epochs: int) -> f
     updates[:, :, :_CLIENTS] *= torch.where(attackers, -1.0, 1.0)[:, None, :, None]
     whole = Examples(form.prepare(updates @ updates.mT), attackers)
     apart = whole.take(torch.arange(rounds // 2))
-    train(form, [apart], [apart], epochs=1)  # what is done once in a process is not counted
+    fit(form, [apart], [apart], epochs=1)  # what is done once in a process is not counted
     began = time.perf_counter()
-    train(form, [whole], [apart], epochs=epochs)
+    fit(form, [whole], [apart], epochs=epochs)
     return (time.perf_counter() - began) / epochs
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedimmune.adaptive.training import Epoch
+from fedimmune.adaptive.description import Epoch
 from fedimmune.errors import FedimmuneError
 from fedimmune.report.synthetic import draw_synthetic
 from fedimmune.synthetic import demonstrate

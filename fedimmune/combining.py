@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedimmune.intake import InputKind
 from fedimmune.layers import Kind, Layer, is_variance
 from fedimmune.sources import Rows
-from fedimmune.updates import Block, Form, NonFiniteError, Updates
+from fedimmune.updates import Block, NonFiniteError, Updates
 
 __all__ = ["ColumnFunction", "Result", "combine", "lower_median", "weighted_sum"]
 
@@ -88,7 +89,7 @@ class Result:
             for layer in updates.layers
         ]
         names = [layer.name for layer in updates.layers]
-        if updates.form.has_layers:
+        if updates.kind.has_layers:
             flat = [
                 torch.empty(layer.size, dtype=dtype, device=updates.device)
                 for layer, dtype in zip(updates.layers, dtypes, strict=True)
@@ -137,13 +138,14 @@ class Result:
         """Give the result in the caller's own kind and dtype."""
         if self._vector is None:
             state = {layer.name: self._finished(layer) for layer in self._updates.layers}
-            if self._updates.form is Form.STATE:
+            if self._updates.kind is InputKind.STATE:
                 return state
             tensors = [state[str(place)] for place in range(len(state))]
-            return tensors if self._updates.form is Form.TENSORS else [t.numpy() for t in tensors]
+            is_tensor = self._updates.kind is InputKind.TENSORS
+            return tensors if is_tensor else [t.numpy() for t in tensors]
         dtype = self._updates.layers[0].dtype
         vector = _within(self._vector, dtype).to(dtype)
-        return vector if self._updates.form is Form.TENSOR else vector.numpy()
+        return vector if self._updates.kind is InputKind.TENSOR else vector.numpy()
 
     def _finished(self, layer: Layer) -> Tensor:
         source = self._updates.source

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive.description import Epoch
+from fedimmune.adaptive.making import train
 from fedimmune.adaptive.recordings import digest_of, read_recordings
-from fedimmune.adaptive.training import Epoch, write_curve
 from fedimmune.errors import InputError
 from fedimmune.federation import Scenario, run_folder, simulate
 from fedimmune.federation.plan import plan
@@ -103,9 +103,7 @@ class Demo:
         def done(epoch: Epoch) -> None:
             on_progress(epoch.number, _EPOCHS)
 
-        defence, curve = make_defence(recordings, epochs=_EPOCHS, on_epoch=done)
-        defence.save(self.defence)
-        write_curve(curve, self.defence)
+        train(recordings, epochs=_EPOCHS, on_epoch=done).save(self.defence)
         return True
 
     def _is_learned(self, recordings: str) -> bool:

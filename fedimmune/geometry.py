@@ -4,25 +4,27 @@ Almost every rule needs nothing else of the updates. A layer's n×n Gram matrix 
 products of 512 columns each, taken in the updates' own precision and added up in float64.
 
 Updates that share a large common part (raw weights given as updates, say) would lose their
-differences in such products: ‖x‖² + ‖y‖² − 2x·y cancels. Where a layer's distances come out too
+differences in such products: ‖x‖² + ‖y‖² − 2x·y cancels. If a layer's distances come out too
 small against its norms to be trusted, that layer is read again: in float64, and as differences to
-the client in the middle of the others. The inner products then follow from those about that centre.
+the row in the middle of the others. The inner products then follow from those about that center.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedimmune.errors import InputError
+from fedimmune.intake import as_float_tensor, client_ids
 from fedimmune.layers import Kind, Layer
 from fedimmune.summing import add_in_order
-from fedimmune.updates import CHUNK, ClientId, NonFiniteError, Updates
+from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updates
 
-__all__ = ["Geometry", "measure"]
+__all__ = ["Geometry", "Reference", "measure"]
 
 _DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
@@ -30,12 +32,30 @@ _DISTRUST = 1e4
 _EXACT_COLUMNS = 32 * CHUNK
 
 _LARGEST_SQUARE = 1e290
-"""Whose squared length is beyond this is turned away: sums of such squares must stay finite."""
+"""A client with a larger squared length is rejected: sums of such squares must stay finite."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the inner products say of an update that is not a client's.
+
+    Parameters
+    ----------
+    products
+        Its inner products with the clients' updates, (layers, n), float64.
+    square
+        Its inner product with itself, (layers,).
+    """
+
+    products: Tensor
+    square: Tensor
 
 
 @dataclass(frozen=True)
 class Geometry:
     """What the inner products of one round say, for any group of layers.
+
+    Everything is about the clients alone, unless references are asked for by name.
 
     Parameters
     ----------
@@ -43,55 +63,130 @@ class Geometry:
         Ids, in the order of the rows.
     layers
         Names of the measured layers.
-    about_centre
-        Inner products of the updates, each seen from the layer's centre, (layers, n, n), float64.
-    with_centre
-        Inner products of those differences with the centre itself, (layers, n).
-    of_centre
-        The centre's inner product with itself, (layers,). All zero where the centre is the origin.
+    about_center
+        Inner products of the updates, each seen from the layer's center, (layers, rows, rows),
+        float64; the rows of references follow the clients'.
+    with_center
+        Inner products of those differences with the center itself, (layers, rows).
+    of_center
+        The center's inner product with itself, (layers,). All zero if the center is the origin.
+    references
+        Names of the rows that follow the clients'.
     """
 
     clients: tuple[ClientId, ...]
     layers: tuple[str, ...]
-    about_centre: Tensor
-    with_centre: Tensor
-    of_centre: Tensor
+    about_center: Tensor
+    with_center: Tensor
+    of_center: Tensor
+    references: tuple[str, ...] = ()
+
+    @classmethod
+    def from_grams(
+        cls,
+        grams: Any,
+        clients: Sequence[ClientId] | None = None,
+        *,
+        layers: Sequence[str] | None = None,
+        references: Sequence[str] = (),
+    ) -> Geometry:
+        """Take inner products that were measured elsewhere.
+
+        Parameters
+        ----------
+        grams
+            Array or tensor: one Gram matrix per layer, (layers, rows, rows), or one of the whole
+            update, (rows, rows). The rows of references follow the clients'.
+        clients
+            Ids; by default 0, 1, 2, …
+        layers
+            Names of the layers; by default "0", "1", "2", …
+        references
+            Names of the rows that follow the clients'.
+
+        Raises
+        ------
+        InputError
+            The shapes do not fit, or the matrices are not finite and symmetric.
+        """
+        found = as_float_tensor(grams).to("cpu", torch.float64)
+        found = found[None] if found.ndim == 2 else found
+        if found.ndim != 3 or found.shape[1] != found.shape[2] or not found.numel():
+            raise InputError(
+                "expected Gram matrices, (n, n) or (layers, n, n); got an array of shape "
+                f"{tuple(found.shape)}"
+            )
+        if not bool(torch.isfinite(found).all()):
+            raise InputError("the Gram matrices hold NaN or infinite values")
+        if not torch.allclose(found, found.mT):
+            raise InputError("the Gram matrices are not symmetric")
+        names = [str(each) for each in range(len(found))] if layers is None else layers
+        if len(names) != len(found):
+            raise InputError(f"{len(names)} layer names for {len(found)} Gram matrices")
+        ids = client_ids(clients, found.shape[1] - len(references))
+        return cls(
+            tuple(ids),
+            tuple(names),
+            found,
+            found.new_zeros(found.shape[:2]),
+            found.new_zeros(len(found)),
+            tuple(references),
+        )
 
     def __len__(self) -> int:
         return len(self.clients)
 
     def of(self, layers: str | Iterable[str]) -> Geometry:
-        """Give the geometry of one layer or of a group of layers."""
+        """Return the geometry of one layer or of a group of layers."""
         names = [layers] if isinstance(layers, str) else list(layers)
         rows = [self.layers.index(name) for name in names]
-        return Geometry(
-            self.clients,
-            tuple(names),
-            self.about_centre[rows],
-            self.with_centre[rows],
-            self.of_centre[rows],
+        return replace(
+            self,
+            layers=tuple(names),
+            about_center=self.about_center[rows],
+            with_center=self.with_center[rows],
+            of_center=self.of_center[rows],
         )
 
     def only(self, rows: Sequence[int]) -> Geometry:
-        """Return the geometry of some of the clients."""
-        index = torch.as_tensor(list(rows), dtype=torch.long)
-        return Geometry(
-            tuple(self.clients[row] for row in rows),
-            self.layers,
-            self.about_centre[:, index][:, :, index],
-            self.with_centre[:, index],
-            self.of_centre,
+        """Return the geometry of some of the clients, with all references."""
+        index = torch.as_tensor([*rows, *self._rows(self.references)], dtype=torch.long)
+        return replace(
+            self,
+            clients=tuple(self.clients[row] for row in rows),
+            about_center=self.about_center[:, index][:, :, index],
+            with_center=self.with_center[:, index],
         )
 
-    def grams(self) -> Tensor:
-        """Inner products by layer, (layers, n, n)."""
-        cross = self.with_centre
-        return (
-            self.about_centre
-            + cross[:, :, None]
-            + cross[:, None, :]
-            + self.of_centre[:, None, None]
-        )
+    def grams(self, *references: str) -> Tensor:
+        """Inner products by layer, (layers, n, n).
+
+        Parameters
+        ----------
+        *references
+            Names of references whose rows and columns are to follow the clients'.
+        """
+        if references == self.references:
+            about, cross = self.about_center, self.with_center
+        else:
+            index = torch.as_tensor([*range(len(self)), *self._rows(references)])
+            about, cross = self.about_center[:, index][:, :, index], self.with_center[:, index]
+        return about + cross[:, :, None] + cross[:, None, :] + self.of_center[:, None, None]
+
+    def reference(self, name: str) -> Reference:
+        """Return what the inner products say of a reference, such as the ``anchor``."""
+        row = self.grams(name)[:, -1]
+        return Reference(row[:, :-1], row[:, -1])
+
+    def _rows(self, references: Iterable[str]) -> list[int]:
+        for name in references:
+            if name not in self.references:
+                raise InputError(f"this round was measured without a reference {name!r}")
+        return [len(self) + self.references.index(name) for name in references]
+
+    def _about_center(self) -> Tensor:
+        """Inner products of the clients over all the layers, seen from each layer's center."""
+        return self.about_center[:, : len(self), : len(self)].sum(0)
 
     def gram(self) -> Tensor:
         """Inner products over all the layers, (n, n)."""
@@ -99,14 +194,14 @@ class Geometry:
 
     def squared_distances(self) -> Tensor:
         """Squared distances between the updates, (n, n); never negative, the diagonal 0."""
-        gram = self.about_centre.sum(0)
+        gram = self._about_center()
         norms = gram.diagonal()
         squared = norms[:, None] + norms[None, :] - 2 * gram
         return squared.clamp_(min=0).fill_diagonal_(0)
 
     def seen_from(self, client: int) -> Tensor:
         """Inner products of the differences to one client over all the layers, (n, n)."""
-        gram = self.about_centre.sum(0)
+        gram = self._about_center()
         cross = gram[client]
         return gram - cross[:, None] - cross[None, :] + gram[client, client]
 
@@ -134,44 +229,61 @@ class Geometry:
         return torch.nn.functional.pad(coordinates, (0, components - coordinates.shape[1]))
 
 
-def measure(updates: Updates) -> Geometry:
+def measure(updates: Updates, references: Sequence[str] = ()) -> Geometry:
     """Read the parameters of a round once and measure them.
+
+    Parameters
+    ----------
+    updates
+        The round.
+    references
+        Names of the round's references that are to be measured with the clients' updates.
 
     Raises
     ------
     NonFiniteError
         A client sent a value that is not finite, and the round has not been checked before; or
         finite ones too large to be squared.
+    InputError
+        There is nothing to measure, or a reference is missing or too large.
     """
     layers = updates.of_kind(Kind.PARAMETER)
     if not any(layer.size for layer in layers):
         raise InputError("there is nothing to measure: every layer is a buffer")
-    n = len(updates)
-    about_centre = torch.zeros(len(layers), n, n, dtype=torch.float64)
-    with_centre = torch.zeros(len(layers), n, dtype=torch.float64)
-    of_centre = torch.zeros(len(layers), dtype=torch.float64)
+    for name in references:
+        if name not in updates.references:
+            raise InputError(f"the round has no reference {name!r} to compare clients with")
+    n = len(updates) + len(references)
+    about_center = torch.zeros(len(layers), n, n, dtype=torch.float64)
+    with_center = torch.zeros(len(layers), n, dtype=torch.float64)
+    of_center = torch.zeros(len(layers), dtype=torch.float64)
     rows = {layer.name: row for row, layer in enumerate(layers)}
-    for block in updates.blocks(layers, check=False, stacked=True):
-        gram = about_centre[rows[block.layer.name]]
-        _add_products(gram, block.values)
-    if not updates.is_checked and not bool(torch.isfinite(about_centre).all()):
+    for block in updates.blocks(layers, check=False, stacked=True, references=references):
+        _add_products(about_center[rows[block.layer.name]], block.values)
+    if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
     for row, layer in enumerate(layers):
-        gram = about_centre[row]
+        gram = about_center[row]
         if _untrustworthy(gram, layer):
-            gram, cross, square = _measure_about_centre(updates, layer, _middle(gram))
-            about_centre[row], with_centre[row], of_centre[row] = gram, cross, square
-    _refuse_immeasurable(updates, about_centre)
+            gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
+            about_center[row], with_center[row], of_center[row] = gram, cross, square
+    _refuse_immeasurable(updates, about_center, references)
     names = tuple(layer.name for layer in layers)
-    return Geometry(updates.clients, names, about_centre, with_centre, of_centre)
+    found = about_center, with_center, of_center
+    return Geometry(updates.clients, names, *found, tuple(references))
 
 
-def _refuse_immeasurable(updates: Updates, grams: Tensor) -> None:
+def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[str]) -> None:
     """Turn away finite updates whose squares, or sums of whose squares, are beyond float64."""
     immense = ~(grams.diagonal(dim1=1, dim2=2).sum(dim=0) < _LARGEST_SQUARE)
-    if bool(immense.any()):
-        culprits = [client for client, bad in zip(updates.clients, immense, strict=True) if bad]
-        raise NonFiniteError(dict.fromkeys(culprits, "its values are too large to be measured"))
+    if not bool(immense.any()):
+        return
+    for name, bad in zip(references, immense[len(updates) :], strict=True):
+        if bad:
+            raise InputError(f"{REFERENCES[name]} is too large to be measured")
+    of_clients = immense[: len(updates)]
+    culprits = [client for client, bad in zip(updates.clients, of_clients, strict=True) if bad]
+    raise NonFiniteError(dict.fromkeys(culprits, "its values are too large to be measured"))
 
 
 def _add_products(total: Tensor, values: Tensor) -> None:
@@ -201,22 +313,22 @@ def _untrustworthy(gram: Tensor, layer: Layer) -> bool:
 
 
 def _middle(gram: Tensor) -> int:
-    """The client whose median distance to the others is the smallest, roughly."""
+    """The row whose median distance to the others is the smallest, roughly."""
     norms = gram.diagonal()
     squared = norms[:, None] + norms[None, :] - 2 * gram
     squared = torch.nan_to_num(squared, nan=torch.inf, posinf=torch.inf)
     return int(squared.median(dim=1).values.argmin())
 
 
-def _measure_about_centre(
-    updates: Updates, layer: Layer, centre: int
+def _measure_about_center(
+    updates: Updates, layer: Layer, center: int, references: Sequence[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Measure a layer's differences to one client in float64, with the centre as one more row."""
-    n = len(updates)
+    """Measure a layer's differences to one row in float64, with the center as one more row."""
+    n = len(updates) + len(references)
     total = torch.zeros(n + 1, n + 1, dtype=torch.float64)
-    for block in updates.blocks([layer], check=False, stacked=True):
+    for block in updates.blocks([layer], check=False, stacked=True, references=references):
         for start in range(0, block.values.shape[1], _EXACT_COLUMNS):
             part = block.values[:, start : start + _EXACT_COLUMNS].cpu().to(torch.float64)
-            middle = part[centre]
+            middle = part[center]
             _add_products(total, torch.cat([part - middle, middle[None]]))
     return total[:n, :n], total[:n, n], total[n, n]

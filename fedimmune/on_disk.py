@@ -74,11 +74,7 @@ def aggregate_files(
     updates = Updates.from_files(
         paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
     )
-    if rule.needs_anchor and anchor is None:
-        raise ParameterError(
-            f"{rule.name}: this defence compares clients with the server's own update: give it as "
-            "the anchor (--anchor FILE)"
-        )
+    rule.check_needs(() if anchor is None else {"anchor"})
     if anchor is not None:
         updates = updates.with_anchor(_anchor(anchor, None if are_updates else global_file))
     if on_start is not None:

@@ -1,7 +1,7 @@
-"""Where a round's numbers lie: one stacked matrix, or one state dict a client.
+"""Where a round's numbers are: one stacked matrix, or one state dict per client.
 
 Both hand out the same thing, columns of one layer in the dtype that rules compute in: as an
-(n, columns) tensor, or as n rows where that is enough. A matrix gives views; state dicts give their
+(n, columns) tensor, or as n rows if that is enough. A matrix gives views; state dicts give their
 rows, or are gathered into a small buffer that stays in the cache: a round is never stacked whole.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from math import isnan, sqrt
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,21 +21,20 @@ from fedimmune.intake import ClientId
 from fedimmune.layers import Layer
 
 __all__ = [
-    "Around",
     "MatrixSource",
     "NonFiniteError",
     "Rows",
     "Source",
     "StateSource",
     "Watch",
-    "WithRow",
+    "shaped",
 ]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
-"""One row a client: a sequence of vectors, or an (n, columns) tensor."""
+"""One row per client: a sequence of vectors, or an (n, columns) tensor."""
 
 _SAME = 1e-6
-"""Two reads of the same numbers may differ by this much of their length, as rounding has it."""
+"""Two reads of the same numbers may differ by this much of their length, because of rounding."""
 
 
 class NonFiniteError(Exception):
@@ -43,7 +43,7 @@ class NonFiniteError(Exception):
     Parameters
     ----------
     reasons
-        Who, and why; None where that is still to be found out (by `Updates.checked`).
+        Who, and why; None if that is still to be found out (by `Updates.checked`).
     """
 
     def __init__(self, reasons: Mapping[ClientId, str] | None = None) -> None:
@@ -104,52 +104,48 @@ class Watch:
         return self._directions[columns, dtype]
 
 
-class Source(Protocol):
+class Source(ABC):
     """What `Updates` reads from."""
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
         """Where blocks are computed."""
-        ...
 
-    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+    @abstractmethod
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to.
 
-        `buffer` is flat memory of the layer's compute dtype for at least that many values.
+        `buffer` is flat memory of the layer's compute dtype for at least that many values, which
+        may be used to gather the block in.
         """
-        ...
 
-    @property
-    def needs_buffer(self) -> bool:
-        """Whether `read` wants memory to gather a block in."""
-        ...
+    @abstractmethod
+    def take(self, rows: Sequence[int]) -> Source:
+        """Return the same source with only these clients, in this order."""
 
-    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
-        """Return the same as `read`, row by row where that spares a copy."""
-        ...
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
+        """Return the same as `read`, row by row if that spares a copy."""
+        return self.read(layer, start, stop, buffer)
 
     def counters(self, layer: Layer) -> Tensor:
         """Return an integer layer of every client, (n, size), int64, no difference taken."""
-        ...
+        raise AssertionError("there are no integer layers here")
 
     def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
         """Bring a tensor of the layer's shape into the order of the columns of blocks."""
-        ...
+        return tensor.reshape(-1)
 
     def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
         """Undo `flatten`."""
-        ...
+        return columns.reshape(layer.shape)
 
     def base_of(self, layer: Layer) -> Tensor | None:
-        """Return the layer of the global model; None where the updates came as differences."""
-        ...
-
-    def take(self, rows: Sequence[int]) -> Source:
-        """Return the same source with only these clients, in this order."""
-        ...
+        """Return the layer of the global model; None if the updates came as differences."""
+        return None
 
 
-class MatrixSource:
+class MatrixSource(Source):
     """An (n, d) tensor whose columns are the layers one after the other."""
 
     def __init__(
@@ -161,35 +157,15 @@ class MatrixSource:
     def device(self) -> torch.device:
         return self._values.device
 
-    @property
-    def needs_buffer(self) -> bool:
-        return self._rows is not None
-
-    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         offset = self._offsets[layer.name]
         block = self._values[:, offset + start : offset + stop]
         if self._rows is None:
             return block.to(layer.compute_dtype)
-        assert buffer is not None
-        chosen = _shaped(buffer, len(self._rows), stop - start)
+        chosen = shaped(buffer, len(self._rows), stop - start)
         if block.dtype == chosen.dtype:
             return torch.index_select(block, 0, self._rows, out=chosen)
         return chosen.copy_(block.index_select(0, self._rows))
-
-    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
-        return self.read(layer, start, stop, buffer)
-
-    def counters(self, layer: Layer) -> Tensor:
-        raise AssertionError("a matrix of floating-point numbers has no integer layers")
-
-    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
-        return tensor.reshape(-1)
-
-    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
-        return columns.reshape(layer.shape)
-
-    def base_of(self, layer: Layer) -> Tensor | None:
-        return None
 
     def take(self, rows: Sequence[int]) -> MatrixSource:
         index = torch.as_tensor(list(rows), dtype=torch.long, device=self.device)
@@ -197,8 +173,8 @@ class MatrixSource:
         return MatrixSource(self._values, self._offsets, index if old is None else old[index])
 
 
-class StateSource:
-    """One state dict a client; with a base model, the updates are the differences to it.
+class StateSource(Source):
+    """One state dict per client; with a base model, the updates are the differences to it.
 
     Tensors are flattened in the order in which the first client's lie in memory, so that
     channels-last models are read without a copy.
@@ -231,14 +207,9 @@ class StateSource:
         pattern = self._base if self._base is not None else next(iter(self._states), {})
         return next((tensor.device for tensor in pattern.values()), torch.device("cpu"))
 
-    @property
-    def needs_buffer(self) -> bool:
-        return True
-
-    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
-        assert buffer is not None
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         self._use(layer)
-        block = _shaped(buffer, len(self._states), stop - start)
+        block = shaped(buffer, len(self._states), stop - start)
         parts = [row[start:stop] for row in self._flat_rows]
         if self._flat_base is None and self._flat_is_ready:
             torch.stack(parts, out=block)  # one call is quicker than n copies
@@ -254,7 +225,7 @@ class StateSource:
             self._watch.look(layer, start, stop, block)
         return block
 
-    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
         self._use(layer)
         if self._flat_base is not None or not self._flat_is_ready:
             return self.read(layer, start, stop, buffer)
@@ -282,13 +253,13 @@ class StateSource:
         return StateSource([self._states[row] for row in rows], self._base, watch)
 
     def _order(self, layer: Layer) -> tuple[int, ...]:
-        """Give the layer's dimensions from the outermost in memory to the innermost."""
+        """Return the layer's dimensions from the outermost in memory to the innermost."""
         pattern = self._base if self._base is not None else self._states[0]
         strides = pattern[layer.name].stride()
         return tuple(sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim)))
 
     def _use(self, layer: Layer) -> None:
-        """Keep the current layer's rows flat: views, or copies where the memory order differs."""
+        """Keep the current layer's rows flat: views, or copies if the memory order differs."""
         if self._flat_name == layer.name:
             return
         self._flat_rows = [self.flatten(layer, state[layer.name]) for state in self._states]
@@ -303,82 +274,6 @@ class StateSource:
         self._flat_name = layer.name
 
 
-class Around:
-    """Another source with something changed about its rows; here nothing is changed yet.
-
-    Parameters
-    ----------
-    source
-        The other.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    @property
-    def device(self) -> torch.device:
-        return self._source.device
-
-    @property
-    def needs_buffer(self) -> bool:
-        return self._source.needs_buffer
-
-    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
-        return self._source.read(layer, start, stop, buffer)
-
-    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Rows:
-        return self.read(layer, start, stop, buffer)
-
-    def counters(self, layer: Layer) -> Tensor:
-        return self._source.counters(layer)
-
-    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
-        return self._source.flatten(layer, tensor)
-
-    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
-        return self._source.unflatten(layer, columns)
-
-    def base_of(self, layer: Layer) -> Tensor | None:
-        return self._source.base_of(layer)
-
-    def take(self, rows: Sequence[int]) -> Source:
-        return self._source.take(rows)
-
-
-class WithRow(Around):
-    """Another source with one more row, last: an update that is not a client's.
-
-    Parameters
-    ----------
-    source
-        Where the other rows are.
-    row
-        The update, by layer name.
-    count
-        How many rows the other source has.
-    """
-
-    def __init__(self, source: Source, row: Mapping[str, Tensor], count: int) -> None:
-        super().__init__(source)
-        self._row, self._count = row, count
-
-    @property
-    def needs_buffer(self) -> bool:
-        return True
-
-    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
-        assert buffer is not None
-        block = _shaped(buffer, self._count + 1, stop - start)
-        others = self._source.read(layer, start, stop, buffer)
-        if others.data_ptr() != block.data_ptr():  # a view of something else: not gathered there
-            block[:-1].copy_(others)
-        block[-1].copy_(self.flatten(layer, self._row[layer.name])[start:stop])
-        return block
-
-    def counters(self, layer: Layer) -> Tensor:
-        raise AssertionError("a row that is no client's is measured, never combined")
-
-
-def _shaped(buffer: Tensor, n: int, columns: int) -> Tensor:
-    """Give the start of a flat buffer as a block."""
+def shaped(buffer: Tensor, n: int, columns: int) -> Tensor:
+    """Return the start of a flat buffer as a block."""
     return buffer[: n * columns].view(n, columns)

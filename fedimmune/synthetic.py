@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedimmune.adaptive.principal import Principal, PrincipalSettings, coordinates
-from fedimmune.adaptive.training import Epoch, Examples, train
+from fedimmune.adaptive.training import Epoch, Examples, fit
 from fedimmune.adaptive.validation import detection
 from fedimmune.errors import ParameterError
 
@@ -195,7 +195,7 @@ def learn(
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         form = Principal(PrincipalSettings(layers=1, components=FEATURES))
-    curve = train(
+    curve = fit(
         form,
         [to_train],
         [to_validate],

@@ -22,11 +22,11 @@ from fedimmune.intake import savable_ids
 from fedimmune.layers import FLOATS, Layer
 from fedimmune.rules.base import Basis
 from fedimmune.untrusted import naming
-from fedimmune.updates import ANCHOR, ClientId, Updates
+from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Trace", "Traces", "trace_of"]
 
-_FORMAT = "fedimmune-trace-2"
+_FORMAT = "fedimmune-trace-3"
 _FILE = re.compile(r"round-(\d{4,})\.safetensors")
 _UNFINISHED = re.compile(r"\.round-\d{4,}\.safetensors\.[0-9a-f]{8}")
 _KEPT = "kept/"
@@ -46,15 +46,17 @@ class Trace:
     layers
         Names of the measured layers.
     grams
-        Inner products by layer, (layers, rows, rows), float64, with the server's own update as
-        the last row where there is one more than clients; None where the rule is not the learned
-        one, or could not weigh.
+        Inner products by layer, (layers, rows, rows), float64: of the clients, then of the
+        references; None if the rule is not the learned one, or could not weigh.
     evidence
         What earlier rounds held against each client, as the rule added it up; None without memory.
     senders
         Whose updates were kept, in the order of the rows of `kept`.
     kept
         Updates by layer, (senders, *shape).
+    references
+        What the rows of `grams` are that follow the clients': ``anchor`` for the server's own
+        update.
     """
 
     round: int
@@ -64,6 +66,7 @@ class Trace:
     evidence: Tensor | None = None
     senders: tuple[ClientId, ...] = ()
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    references: tuple[str, ...] = ()
 
 
 def trace_of(number: int, updates: Updates, basis: Basis | None, keep: Sequence[str]) -> Trace:
@@ -86,8 +89,16 @@ def trace_of(number: int, updates: Updates, basis: Basis | None, keep: Sequence[
     if basis is None:
         return Trace(number, senders=senders, kept=kept)
     geometry = basis.geometry
-    clients = tuple(client for client in geometry.clients if client != ANCHOR)
-    return Trace(number, clients, geometry.layers, geometry.grams(), basis.evidence, senders, kept)
+    return Trace(
+        round=number,
+        clients=geometry.clients,
+        layers=geometry.layers,
+        grams=geometry.grams(*geometry.references),
+        evidence=basis.evidence,
+        references=geometry.references,
+        senders=senders,
+        kept=kept,
+    )
 
 
 def _rows(updates: Updates, layer: Layer) -> Tensor:
@@ -147,6 +158,7 @@ class Traces:
                 layers=_names(about.get("layers")),
                 grams=tensors.get("grams"),
                 evidence=tensors.get("evidence"),
+                references=_names(about.get("references")),
                 senders=tuple(savable_ids(about.get("senders"))),
                 kept={name: tensors[_KEPT + name] for name in kept},
             )
@@ -172,6 +184,7 @@ class Traces:
             round=trace.round,
             clients=[str(client) for client in trace.clients],
             layers=list(trace.layers),
+            references=list(trace.references),
             senders=[str(client) for client in trace.senders],
             kept=list(trace.kept),
         )
@@ -231,8 +244,8 @@ def _check(trace: Trace) -> None:
     clients, layers, grams = len(trace.clients), len(trace.layers), trace.grams
     fits = True
     if grams is not None:
-        rows = grams.shape[-1] if grams.ndim else 0
-        fits &= grams.shape == (layers, rows, rows) and rows in {clients, clients + 1}
+        rows = clients + len(trace.references)
+        fits &= grams.shape == (layers, rows, rows)
         fits &= _is_finite(grams)
         fits &= layers > 0 and clients > 0
     if trace.evidence is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,14 +19,20 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.files import load_mapped
 from fedimmune.intake import (
+    VECTOR_LAYER,
     ClientId,
+    InputKind,
     State,
     as_float_tensor,
+    by_client,
     client_ids,
     global_tensors,
-    is_list_of_arrays,
+    is_model,
+    kind_of,
     sample_counts,
     state_tensors,
+    vector_states,
+    without_repeats,
 )
 from fedimmune.layers import Kind, Layer, common_layers, layers_of, mismatch, shown
 from fedimmune.sources import (
@@ -37,15 +42,14 @@ from fedimmune.sources import (
     Source,
     StateSource,
     Watch,
-    WithRow,
+    shaped,
 )
 
 __all__ = [
-    "ANCHOR",
     "CHUNK",
+    "REFERENCES",
     "Block",
     "ClientId",
-    "Form",
     "NonFiniteError",
     "Updates",
     "UpdatesLike",
@@ -58,27 +62,16 @@ of models given as lists of arrays."""
 CHUNK = 512
 """Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
 
-ANCHOR = "anchor of the server"
-"""Stands for the server's own update where clients have their ids."""
+REFERENCES = {
+    "anchor": "the anchor, the server's own update,",
+    "model": "the global model",
+    "memory": "the memory of earlier rounds",
+}
+"""What clients may be compared with besides each other; see `Updates.with_reference`."""
 
 _MOST_COLUMNS = 131_072
 _MOST_VALUES = 3_300_000
-_VECTOR_LAYER = "update"
-
-
-class Form(Enum):
-    """What kind of thing the caller handed in, and gets back."""
-
-    STATE = "state dict"
-    TENSOR = "tensor"
-    ARRAY = "numpy array"
-    TENSORS = "list of tensors"
-    ARRAYS = "list of numpy arrays"
-
-    @property
-    def has_layers(self) -> bool:
-        """Whether it is a model layer by layer, and not one vector."""
-        return self not in {Form.TENSOR, Form.ARRAY}
+_MORE_LAYERS = 100
 
 
 @dataclass(frozen=True)
@@ -114,20 +107,21 @@ class Updates:
         Why the other clients may not, by id.
     samples
         How many samples each client *says* it trained on; only used by rules that are told to.
-    form
+    kind
         What the caller handed in, and gets back.
     is_checked
-        Whether every value is known to be finite. Where it is not, whoever reads first checks.
+        Whether every value is known to be finite. If it is not, whoever reads first checks.
     block_columns
-        How many columns to read at a time, a multiple of 512; by default what fits the cache. Of
-        no influence on any result.
+        How many columns to read at a time, a multiple of 512; by default what fits the cache. It
+        does not change any result.
     on_read
         Called with the number of bytes after each block, for progress displays.
-    anchor
-        The server's own update, for rules that compare clients with it; see `with_anchor`.
+    references
+        Updates that are not a client's, for rules that compare clients with them, by name; see
+        `with_reference`.
     aside
-        Why clients that are valid are suspected before any rule has seen them, by id; they do not
-        take part, unless too few would be left. See `set_aside`.
+        Why valid clients are suspected before any rule has seen them, by id; they do not take
+        part, unless too few would be left. See `set_aside`.
     settled
         What becomes of layers whatever the rule, by name and flat; see `fedimmune.buffers`.
     """
@@ -136,12 +130,12 @@ class Updates:
     layers: tuple[Layer, ...]
     rejected: Mapping[ClientId, str]
     source: Source
-    form: Form
+    kind: InputKind
     samples: Mapping[Any, float] | None = None
     is_checked: bool = False
     block_columns: int | None = None
     on_read: Callable[[int], None] | None = None
-    anchor: Mapping[str, Tensor] | None = None
+    references: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     aside: Mapping[ClientId, str] = field(default_factory=dict)
     settled: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -155,8 +149,8 @@ class Updates:
         ----------
         given
             `Updates` (returned as they are), an (n, d) numpy array or tensor, a list of vectors,
-            or a list or a mapping (by client id) of vectors or of state dicts of differences; for
-            a state dict may stand a list of arrays, one per layer, as Flower's NumPy clients have.
+            or a list or a mapping (by client id) of vectors or of state dicts of differences, or
+            of lists of arrays, one per layer, as Flower's NumPy clients have.
         **options
             Passed on to `from_vectors` or `from_states`.
         """
@@ -165,15 +159,11 @@ class Updates:
         if isinstance(given, np.ndarray | Tensor):
             return cls.from_vectors(given, **options)
         if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-            raise InputError(f"expected one update a client, got {type(given).__name__}")
+            raise InputError(f"expected one update per client, got {type(given).__name__}")
         many = given if isinstance(given, Mapping) else list(given)
         members = many.values() if isinstance(many, Mapping) else many
         # What most clients sent decides: one odd client must not have all the others rejected.
-        models = sum(
-            isinstance(member, Mapping | torch.nn.Module) or is_list_of_arrays(member)
-            for member in members
-        )
-        if 2 * models >= len(many) > 0:
+        if 2 * sum(map(is_model, members)) >= len(many) > 0:
             return cls.from_states(many, **options)
         return cls.from_vectors(many, **options)
 
@@ -186,7 +176,7 @@ class Updates:
         buffers: Iterable[str] = (),
         samples: Mapping[Any, float] | Sequence[float] | None = None,
     ) -> Updates:
-        """Make a round from state dicts of differences, one a client.
+        """Make a round from state dicts of differences, one per client.
 
         Parameters
         ----------
@@ -195,7 +185,7 @@ class Updates:
             id or in the order of `clients`. If most clients give it as a list of arrays, layers
             are named "0", "1" and so on, and the result is such a list.
         clients
-            Ids, where `updates` is a sequence; by default 0, 1, 2, …
+            Ids, if `updates` is a sequence; by default 0, 1, 2, …
         buffers
             Patterns of further layers that are not trained, besides the usual names.
         samples
@@ -231,7 +221,7 @@ class Updates:
         buffers: Iterable[str] = (),
         samples: Mapping[Any, float] | None = None,
     ) -> Updates:
-        """Make a round from safetensors files, one a client, mapped into memory.
+        """Make a round from safetensors files, one per client, mapped into memory.
 
         The operating system reads what is touched and drops it again, so a round may be larger
         than memory. A client's id is its file's stem; a file that cannot be read is a rejected
@@ -240,19 +230,19 @@ class Updates:
         Parameters
         ----------
         files
-            One file a client.
+            One file per client.
         global_file
             The model that the clients started from.
         are_updates
             The files hold differences; by default they hold models, and `global_file` is needed.
-            Where it is given all the same, it says which layers are right.
+            If it is given all the same, it says which layers are right.
         buffers, samples
             As in `from_states`.
         """
         if global_file is None and not are_updates:
             raise InputError(
                 "client models need the global model that they started from: give global_file, "
-                "or are_updates=True where the files hold differences"
+                "or are_updates=True if the files hold differences"
             )
         pattern: dict[str, Tensor] | None = None
         if global_file is not None:
@@ -302,11 +292,11 @@ class Updates:
         Parameters
         ----------
         vectors
-            One row or vector a client. Integers are read as floating-point numbers.
+            One row or vector per client. Integers are read as floating-point numbers.
         clients
             Ids; by default 0, 1, 2, … (or the mapping's keys).
         layers
-            Shapes by layer name, in the order of the columns, where the columns are a whole
+            Shapes by layer name, in the order of the columns, if the columns are a whole
             model's; by default one layer. Only for an (n, d) array or tensor.
         samples
             How many samples each client says it trained on.
@@ -314,58 +304,30 @@ class Updates:
         if not isinstance(vectors, np.ndarray | Tensor):
             if layers is not None:
                 raise InputError("layers= describes the columns of one (n, d) array or tensor")
-            return cls._from_vector_list(vectors, clients, samples)
+            clients, vectors = by_client(vectors, clients)
+            states, reasons = vector_states(vectors)
+            made = cls._from_states(states, clients, (), samples, known_reasons=reasons)
+            has_tensor = any(isinstance(vector, Tensor) for vector in vectors)
+            return replace(made, kind=InputKind.TENSOR if has_tensor else InputKind.ARRAY)
         matrix = as_float_tensor(vectors)
         if matrix.ndim != 2:
             raise InputError(
-                f"expected one vector a client, (n, d); got an array of shape {tuple(matrix.shape)}"
+                f"expected one vector per client, (n, d); got an array of shape "
+                f"{tuple(matrix.shape)}"
             )
-        shapes = {_VECTOR_LAYER: (matrix.shape[1],)} if layers is None else layers
-        described = tuple(
-            Layer(name, tuple(shape), matrix.dtype, Kind.PARAMETER)
-            for name, shape in shapes.items()
-        )
-        if sum(layer.size for layer in described) != matrix.shape[1]:
-            raise InputError(
-                f"the layers hold {sum(layer.size for layer in described)} values, "
-                f"the vectors {matrix.shape[1]}"
-            )
+        shapes = {VECTOR_LAYER: (matrix.shape[1],)} if layers is None else layers
+        described, offsets, offset = [], {}, 0
+        for name, shape in shapes.items():
+            described.append(Layer(name, tuple(shape), matrix.dtype, Kind.PARAMETER))
+            offsets[name] = offset
+            offset += described[-1].size
+        if offset != matrix.shape[1]:
+            raise InputError(f"the layers hold {offset} values, the vectors {matrix.shape[1]}")
         ids = client_ids(clients, len(matrix))
-        reasons = ["is empty: it holds no values" if matrix.shape[1] == 0 else None] * len(ids)
-        offsets, offset = {}, 0
-        for layer in described:
-            offsets[layer.name] = offset
-            offset += layer.size
-        form = Form.TENSOR if isinstance(vectors, Tensor) else Form.ARRAY
-        return cls._screened(
-            ids,
-            reasons,
-            described,
-            MatrixSource(matrix, offsets),
-            form,
-            sample_counts(samples, ids),
-        )
-
-    @classmethod
-    def _from_vector_list(
-        cls, vectors: Any, clients: Sequence[ClientId] | None, samples: Any
-    ) -> Updates:
-        if isinstance(vectors, Mapping):
-            clients, vectors = list(vectors.keys()), list(vectors.values())
-        vectors = list(vectors)
-        form = Form.TENSOR if any(isinstance(v, Tensor) for v in vectors) else Form.ARRAY
-        states: list[State] = []
-        reasons: list[str | None] = []
-        for vector in vectors:
-            try:
-                flat = as_float_tensor(vector)
-                problem = None if flat.ndim == 1 else f"has shape {tuple(flat.shape)}, not (d,)"
-            except (TypeError, ValueError, RuntimeError):
-                flat, problem = torch.empty(0), f"is no vector but {type(vector).__name__}"
-            states.append({} if problem else {_VECTOR_LAYER: flat})
-            reasons.append(problem)
-        updates = cls._from_states(states, clients, (), samples, known_reasons=reasons)
-        return replace(updates, form=form)
+        empty = None if offset else "is empty: it holds no values"
+        kind = InputKind.TENSOR if isinstance(vectors, Tensor) else InputKind.ARRAY
+        source, counts = MatrixSource(matrix, offsets), sample_counts(samples, ids)
+        return cls._screened(ids, [empty] * len(ids), tuple(described), source, kind, counts)
 
     @classmethod
     def _from_states(
@@ -381,26 +343,22 @@ class Updates:
         watch: Watch | None = None,
     ) -> Updates:
         """Screen state dicts: `base` is subtracted, `pattern` says which layers are right."""
-        if isinstance(given, Mapping):
-            if clients is not None:
-                raise InputError("a mapping already names its clients: leave out clients=")
-            clients, given = list(given.keys()), list(given.values())
+        clients, given = by_client(given, clients)
         ids = client_ids(clients, len(given))
-        states, reasons = [], []
-        for index, client_state in enumerate(given):
-            state, problem = state_tensors(client_state)
-            known = None if known_reasons is None else known_reasons[index]
-            states.append(state)
-            reasons.append(known or problem)
-        usable = [s for s, reason in zip(states, reasons, strict=True) if reason is None]
-        names = tuple(buffers)
-        layers = common_layers(usable, names) if pattern is None else layers_of(pattern, names)
+        known = [None] * len(ids) if known_reasons is None else known_reasons
+        read = [state_tensors(state) for state in given]
+        states = [state for state, _ in read]
+        reasons = [one or problem for one, (_, problem) in zip(known, read, strict=True)]
+        if pattern is None:
+            usable = [s for s, reason in zip(states, reasons, strict=True) if reason is None]
+            layers = common_layers(usable, tuple(buffers))
+        else:
+            layers = layers_of(pattern, tuple(buffers))
         reasons = [
             reason or mismatch(state, layers) for state, reason in zip(states, reasons, strict=True)
         ]
-        counts = sample_counts(samples, ids)
-        source = StateSource(states, base, watch)
-        return cls._screened(ids, reasons, layers, source, _form_of(given, layers), counts)
+        source, counts = StateSource(states, base, watch), sample_counts(samples, ids)
+        return cls._screened(ids, reasons, layers, source, kind_of(given, layers), counts)
 
     @classmethod
     def _screened(
@@ -409,24 +367,13 @@ class Updates:
         reasons: Sequence[str | None],
         layers: tuple[Layer, ...],
         source: Source,
-        form: Form,
+        kind: InputKind,
         samples: Mapping[Any, float] | None,
     ) -> Updates:
         """Keep the clients without a reason against them, each id once."""
-        kept: list[int] = []
-        rejected: dict[ClientId, str] = {}
-        seen: set[ClientId] = set()
-        for row, (client, reason) in enumerate(zip(ids, reasons, strict=True)):
-            if client in seen:
-                first = f"{rejected[client]}; besides, " if client in rejected else ""
-                rejected[client] = f"{first}its id is there twice; only the first is counted"
-            elif reason is not None:
-                rejected[client] = reason
-            else:
-                kept.append(row)
-            seen.add(client)
+        kept, rejected = without_repeats(ids, reasons)
         taken = source if len(kept) == len(ids) else source.take(kept)
-        return cls(tuple(ids[row] for row in kept), layers, rejected, taken, form, samples)
+        return cls(tuple(ids[row] for row in kept), layers, rejected, taken, kind, samples)
 
     # ---------------------------------------------------------------- reading it
 
@@ -465,11 +412,16 @@ class Updates:
         return len(self) * sum(layer.size * layer.dtype.itemsize for layer in self.layers)
 
     def of_kind(self, *kinds: Kind) -> tuple[Layer, ...]:
-        """Give the layers of these kinds, in the model's order."""
+        """Return the layers of these kinds, in the model's order."""
         return tuple(layer for layer in self.layers if layer.kind in kinds)
 
     def blocks(
-        self, layers: Iterable[Layer], *, check: bool, stacked: bool = False
+        self,
+        layers: Iterable[Layer],
+        *,
+        check: bool,
+        stacked: bool = False,
+        references: Sequence[str] = (),
     ) -> Iterator[Block]:
         """Read layers in blocks of columns.
 
@@ -481,6 +433,8 @@ class Updates:
             Stop with `NonFiniteError` at a value that is not finite, unless all are known to be.
         stacked
             Whether the rows are wanted as one tensor, which may take a copy.
+        references
+            Names of references whose rows follow the clients'; the rows are stacked then.
 
         Yields
         ------
@@ -491,22 +445,27 @@ class Updates:
         read = self.source.read if stacked else self.source.rows
         for layer in layers:
             width = min(self.columns, layer.size)
+            chosen = [self.references[name][layer.name] for name in references]
+            others = [self.source.flatten(layer, tensor) for tensor in chosen]
             for start in range(0, layer.size, width or 1):
                 stop = min(start + width, layer.size)
-                rows = read(layer, start, stop, self._buffer(layer, buffers))
+                buffer = self._buffer(layer, buffers, len(self) + len(others))
+                if others:
+                    block = self.source.read(layer, start, stop, buffer)
+                    rows: Rows = _joined(block, [other[start:stop] for other in others], buffer)
+                else:
+                    rows = read(layer, start, stop, buffer)
                 if check and not self.is_checked and _doubtful(rows):
                     raise NonFiniteError
                 yield Block(layer, start, stop, rows)
                 if self.on_read is not None:
                     self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
 
-    def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor]) -> Tensor | None:
-        if not self.source.needs_buffer:
-            return None
+    def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor], rows: int) -> Tensor:
         dtype = layer.compute_dtype
         if dtype not in buffers:
             widest = max(other.size for other in self.layers if other.compute_dtype == dtype)
-            values = len(self) * min(self.columns, widest)
+            values = rows * min(self.columns, widest)
             buffers[dtype] = torch.empty(values, dtype=dtype, device=self.device)
         return buffers[dtype]
 
@@ -524,19 +483,24 @@ class Updates:
             found[layer.name] = source.unflatten(layer, flat).to(layer.dtype, copy=True)
         return found
 
-    # ---------------------------------------------------------------- the server's own update
+    # ---------------------------------------------------------------- what is not a client's
 
-    def with_anchor(self, update: Any) -> Updates:
-        """Give the round with an update of the server's own, which rules may compare clients with.
+    def with_reference(self, name: str, update: Any) -> Updates:
+        """Return the round with an update that is not a client's, to compare clients with.
+
+        It is measured with the clients' updates, and never aggregated.
 
         Parameters
         ----------
+        name
+            What it is: one of `REFERENCES`.
         update
-            What the server got by training the same global model on a little data of its own: a
-            state dict of differences, or a vector where the clients' updates are vectors.
+            A state dict of differences, or a vector if the clients' updates are vectors.
         """
-        if not isinstance(update, Mapping | torch.nn.Module) and not is_list_of_arrays(update):
-            update = {_VECTOR_LAYER: as_float_tensor(update)}
+        if name not in REFERENCES:
+            raise InputError(f"there is no reference {name!r}; there are {', '.join(REFERENCES)}")
+        if not is_model(update):
+            update = {VECTOR_LAYER: as_float_tensor(update)}
         state, problem = state_tensors(update)
         wrong = problem or mismatch(state, self.layers)
         if wrong is None:
@@ -544,20 +508,24 @@ class Updates:
             if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
                 wrong = "holds NaN or infinite values"
         if wrong:
-            raise InputError(f"the anchor, the server's own update, {wrong}")
-        return replace(self, anchor=state)
+            raise InputError(f"{REFERENCES[name]} {wrong}")
+        return replace(self, references={**self.references, name: state})
 
-    def with_anchor_row(self) -> Updates:
-        """Give the round with the anchor as one more client, last; to be measured, not combined."""
-        if self.anchor is None:
-            return self
-        source = WithRow(self.source, self.anchor, len(self))
-        return replace(self, clients=(*self.clients, ANCHOR), source=source, anchor=None)
+    def with_anchor(self, update: Any) -> Updates:
+        """Return the round with the server's own update, which rules may compare clients with.
+
+        Parameters
+        ----------
+        update
+            What the server got by training the same global model on a little data of its own: a
+            state dict of differences, or a vector if the clients' updates are vectors.
+        """
+        return self.with_reference("anchor", update)
 
     # ---------------------------------------------------------------- leaving clients out
 
     def only(self, clients: Iterable[ClientId]) -> Updates:
-        """Give the round of these clients alone (the others are not *rejected*: just not read)."""
+        """Return the round of some clients alone (the others are not *rejected*, just not read)."""
         wanted = set(clients)
         rows = [row for row, client in enumerate(self.clients) if client in wanted]
         if len(rows) == len(self):
@@ -566,7 +534,7 @@ class Updates:
         return replace(self, clients=kept, source=self.source.take(rows))
 
     def reject(self, reasons: Mapping[ClientId, str]) -> Updates:
-        """Give the round without these clients, who are listed as rejected with the reason."""
+        """Return the round without these clients, who are listed as rejected with the reason."""
         rest = self.only(client for client in self.clients if client not in reasons)
         return replace(rest, rejected={**self.rejected, **reasons})
 
@@ -576,7 +544,7 @@ class Updates:
         return replace(rest, aside={**self.aside, **reasons})
 
     def checked(self) -> Updates:
-        """Give the round without the clients that sent NaN or infinite values, each named."""
+        """Return the round without the clients that sent NaN or infinite values, each named."""
         if self.is_checked:
             return self
         reasons: dict[ClientId, str] = {}
@@ -586,22 +554,20 @@ class Updates:
                 if not bool(torch.isfinite(block.rows[row]).all()):
                     reason = f"layer {shown(block.layer.name)} holds NaN or infinite values"
                     reasons.setdefault(self.clients[row], reason)
-        if not self.form.has_layers:
+        if not self.kind.has_layers:
             reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
         return replace(self.reject(reasons), is_checked=True)
 
 
-_MORE_LAYERS = 100
-
-
-def _form_of(given: Sequence[Any], layers: Sequence[Layer]) -> Form:
-    """Say in which form most clients gave their models."""
-    lists = [state for state in given if is_list_of_arrays(state)]
-    are_named = {layer.name for layer in layers} != set(map(str, range(len(layers))))
-    if 2 * len(lists) <= len(given) or are_named:
-        return Form.STATE
-    tensors = sum(isinstance(state[0], Tensor) for state in lists)
-    return Form.TENSORS if 2 * tensors > len(lists) else Form.ARRAYS
+def _joined(block: Tensor, others: Sequence[Tensor], buffer: Tensor) -> Tensor:
+    """Put further rows after those of a block, in a buffer that the block may lie in already."""
+    n, columns = block.shape
+    joined = shaped(buffer, n + len(others), columns)
+    if block.data_ptr() != joined.data_ptr():
+        joined[:n].copy_(block)
+    for row, other in zip(joined[n:], others, strict=True):
+        row.copy_(other)
+    return joined
 
 
 def _doubtful(rows: Rows) -> list[int]:

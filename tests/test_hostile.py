@@ -21,8 +21,8 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune import Updates, rules
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Memory
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.cli import main
@@ -58,8 +58,7 @@ def rewritten(path: Path, change: Change) -> None:
 
 @pytest.fixture(scope="module")
 def made() -> Defence:
-    found, _ = make_defence(recordings(2, rounds=2), epochs=1, settings={"hidden": 8})
-    return found
+    return train(recordings(2, rounds=2), epochs=1, settings={"hidden": 8})
 
 
 @pytest.fixture

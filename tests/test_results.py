@@ -19,7 +19,7 @@ from fedimmune import Updates, rules
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
 from fedimmune.results import UNKNOWN, ClientResult, Suspicion, Verdict
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 
 weights_of = st.lists(
     st.sampled_from([0.0, 1e-6, 1e-3, 0.01, 0.04, 0.06, 0.4, 0.6, 1.0, 3.0]) | st.floats(1e-200, 1),
@@ -38,8 +38,8 @@ class Fixed(WeightRule):
     def __init__(self, weights: list[float]) -> None:
         self.weights = torch.tensor(weights, dtype=torch.float64)
 
-    def weigh(self, updates: Updates) -> Weighing:
-        return Weighing(self.weights / self.weights.sum())
+    def weigh(self, updates: Updates) -> ClientWeights:
+        return ClientWeights(self.weights / self.weights.sum())
 
 
 class Picking(Fixed):

@@ -19,7 +19,7 @@ from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.adaptive.rule import Adaptive
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation import run_folder
-from fedimmune.rules.base import Weighing
+from fedimmune.rules.base import ClientWeights
 from fedimmune.traces import Trace, Traces
 from fedimmune.updates import Updates
 from tests.federation.processes import fork_killed_at
@@ -157,7 +157,7 @@ def test_a_round_that_the_rule_did_not_answer_has_no_inner_products(
 ) -> None:
     usual, rounds = Adaptive.weigh, 0
 
-    def failing(self: Adaptive, updates: Updates) -> Weighing:
+    def failing(self: Adaptive, updates: Updates) -> ClientWeights:
         nonlocal rounds
         rounds += 1
         if rounds == 2:
@@ -258,7 +258,16 @@ def test_traces_are_written_and_read_without_loss(
     evidence = data.draw(st.none() | st.just(grams[0, 0, : len(clients)].clone()))
     updates = {name: torch.randn(len(senders), 2, 3, generator=random) for name in kept}
     number = data.draw(st.integers(1, 20_000))
-    given_ = Trace(number, tuple(clients), tuple(layers), grams, evidence, tuple(senders), updates)
+    given_ = Trace(
+        number,
+        tuple(clients),
+        tuple(layers),
+        grams,
+        evidence,
+        tuple(senders),
+        updates,
+        ("anchor",) if extra else (),
+    )
     with tempfile.TemporaryDirectory() as place:
         traces = Traces(Path(place) / "traces")
         traces.write(given_)
@@ -267,6 +276,7 @@ def test_traces_are_written_and_read_without_loss(
     assert (found.round, found.layers) == (number, given_.layers)
     assert found.clients == tuple(map(str, clients)), "ids are text once they are written"
     assert found.senders == tuple(map(str, senders))
+    assert found.references == given_.references
     assert found.grams is not None
     assert torch.equal(found.grams, grams)
     assert (found.evidence is None) == (evidence is None)

@@ -281,4 +281,4 @@ def test_one_odd_client_does_not_decide_what_the_others_sent() -> None:
 
 def test_an_anchor_may_be_a_list() -> None:
     lists = as_lists(ndarrays())
-    assert Updates.of(lists).with_anchor(lists[0]).anchor is not None
+    assert Updates.of(lists).with_anchor(lists[0]).references["anchor"]

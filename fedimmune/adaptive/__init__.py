@@ -1,1 +1,38 @@
-"""The learned rule: recordings, forms, training, defences."""
+"""The learned rule: rehearse attacks, train a defence on the recordings, use it as ``adaptive``.
+
+>>> from fedimmune import adaptive
+>>> recordings = adaptive.rehearse("digits", ["backdoor"], attackers=[0, 4], runs=2, rounds=2)
+>>> adaptive.train(recordings, epochs=5).save("digits.defence")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedimmune.adaptive.defence import Defence as Defence
+    from fedimmune.adaptive.making import train as train
+    from fedimmune.adaptive.patching import patch as patch
+    from fedimmune.adaptive.recordings import Recording as Recording
+    from fedimmune.adaptive.recordings import read_recordings as read_recordings
+    from fedimmune.federation.plan import rehearse as rehearse
+
+_HOMES = {
+    "Defence": "fedimmune.adaptive.defence",
+    "Recording": "fedimmune.adaptive.recordings",
+    "patch": "fedimmune.adaptive.patching",
+    "read_recordings": "fedimmune.adaptive.recordings",
+    # To rehearse is to simulate, and simulations know of the learned rule: so only when asked for.
+    "rehearse": "fedimmune.federation.plan",
+    "train": "fedimmune.adaptive.making",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

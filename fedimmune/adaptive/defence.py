@@ -10,95 +10,27 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedimmune import __version__
-from fedimmune.adaptive.forms import MOST_VALUE, Form, with_tensors
+from fedimmune.adaptive.description import Ancestor, DefenceAbout, Epoch
+from fedimmune.adaptive.forms import Form, with_tensors
 from fedimmune.adaptive.kinds import Kinds
-from fedimmune.adaptive.outcomes import Figures, check_search
 from fedimmune.adaptive.parting import Parted
 from fedimmune.adaptive.principal import Perceptron, Principal, PrincipalSettings
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.adaptive.replay import PREFIX, pack, unpack
 from fedimmune.errors import InputError
-from fedimmune.files import read_described, write_described
+from fedimmune.files import read_described, write_described, write_text_atomically
 from fedimmune.untrusted import naming
 
 __all__ = ["Ancestor", "Defence", "DefenceAbout", "Judged", "make_form"]
 
-_FORMAT = "fedimmune-defence-2"
+_FORMAT = "fedimmune-defence-3"
 _KINDS = "kinds/"
 """What the names of the classifier's tensors begin with."""
-
-
-class Ancestor(BaseModel):
-    """A defence that another was made of by a patch.
-
-    Parameters
-    ----------
-    digest
-        Of its file.
-    attacks
-        The kinds that it had seen.
-    version
-        Of the product that made it.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    digest: str
-    attacks: tuple[str, ...]
-    version: str
-
-
-class DefenceAbout(BaseModel):
-    """What a defence was made for and from.
-
-    Parameters
-    ----------
-    task
-        What was rehearsed.
-    layers
-        Shapes of the layers that it looks at by name, in its order.
-    form, settings
-        The network.
-    memory
-        How much evidence of earlier rounds counts; 0 for none.
-    attacks
-        The kinds that it has seen.
-    training
-        How it was trained.
-    validation
-        Figures on rehearsals kept apart, one table row each.
-    recordings
-        Digest of the recordings.
-    searched
-        What its settings were chosen from, and how each choice came out; empty where nothing was
-        searched. See `fedimmune.adaptive.sweeping`.
-    version
-        Of the product that made it.
-    lineage
-        What it was patched from, oldest first; empty where it was made anew.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    task: str
-    layers: dict[str, tuple[int, ...]]
-    form: Literal["relational", "paper"]
-    settings: dict[str, Any]
-    memory: float = Field(0.0, ge=0, le=MOST_VALUE)
-    attacks: tuple[str, ...] = ()
-    training: dict[str, Any] = {}
-    validation: tuple[Figures, ...] = ()
-    recordings: str = ""
-    searched: Annotated[dict[str, Any], AfterValidator(check_search)] = {}
-    version: str = __version__
-    lineage: tuple[Ancestor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +45,7 @@ class Judged:
         Of the last pass, (n,).
     kinds
         Logarithms of the probabilities of the defence's kinds of attack, the last being that of
-        unknown, (n, kinds + 1); None where it knows no kinds or nobody is suspected.
+        unknown, (n, kinds + 1); None if it knows no kinds or nobody is suspected.
     """
 
     weights: Tensor
@@ -131,11 +63,13 @@ class Defence:
     about
         What it was made for and from.
     digest
-        Of its file; empty where it has none yet.
+        Of its file; empty if it has none yet.
     replay
         A sample of what it was made from, to learn again with a patch.
     kinds
         Tells kinds of attack apart; None if it knows none.
+    curve
+        The learning curve of a training that has just ended; empty for a defence from its file.
     """
 
     def __init__(
@@ -146,16 +80,27 @@ class Defence:
         *,
         replay: Parted | None = None,
         kinds: Kinds | None = None,
+        curve: Sequence[Epoch] = (),
     ) -> None:
         # The network is tiny: at use it can afford to be exact in the order of the clients.
         self.form, self.about, self.digest = form.double().eval(), about, digest
         self.replay = replay or Parted()
-        self.kinds = kinds
+        self.kinds, self.curve = kinds, tuple(curve)
 
     @property
-    def needs_anchor(self) -> bool:
-        """Whether it compares clients with the server's own update."""
-        return bool(self.about.settings.get("anchor", False))
+    def references(self) -> tuple[str, ...]:
+        """Names of what it compares clients with besides each other: ``anchor``, or nothing."""
+        return self.form.references
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return what there is to know about it, as names and values for people."""
+        facts = self.about.describe()
+        if self.replay.every:
+            rounds = sum(len(recording) for recording in self.replay.every)
+            facts.append(("kept to learn again", f"{rounds} rehearsed rounds"))
+        if self.kinds is not None:
+            facts.append(("tells apart", ", ".join(self.kinds.names)))
+        return facts
 
     def check_layers(self, layers: Mapping[str, Sequence[int]], *, any_shape: bool = False) -> None:
         """Refuse a model with other layers than the defence was trained for.
@@ -199,7 +144,7 @@ class Defence:
         Parameters
         ----------
         grams
-            Inner products by layer, (layers, n, n), the anchor last where it is needed.
+            Inner products by layer, (layers, rows, rows): of the clients, then of `references`.
         evidence
             From earlier rounds, (n,).
         """
@@ -213,12 +158,19 @@ class Defence:
         return Judged(weights, scores, self.kinds(seen)[0])
 
     def weigh(self, grams: Tensor, evidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Give weights and scores of one round's clients alone; see `judge`."""
+        """Return weights and scores of one round's clients alone; see `judge`."""
         judged = self.judge(grams, evidence)
         return judged.weights, judged.scores
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; it is replaced whole or not at all."""
+        """Write the file; it is replaced whole or not at all.
+
+        After a training, the learning curve goes into FILE.curve.csv, first.
+        """
+        if self.curve:
+            lines = [f"{e.number},{e.training:.6g},{e.validation:.6g}" for e in self.curve]
+            text = "\n".join(["epoch,training,validation", *lines]) + "\n"
+            write_text_atomically(text, f"{os.fspath(path)}.curve.csv")
         # A shared encoder is there twice by name, and the format has no shared tensors.
         tensors = {name: tensor.clone() for name, tensor in self.form.state_dict().items()}
         about = self.about.model_dump(mode="json")

@@ -36,7 +36,7 @@ MOST_VALUE = 1e12
 """No weight of a network is larger: what is computed with it stays finite."""
 
 Inputs = Mapping[str, Tensor]
-"""What a form reads of a batch of rounds, by name; one row a round. Nothing in it is learned."""
+"""What a form reads of a batch of rounds, by name; one row per round. Nothing in it is learned."""
 
 
 class FormSettings(BaseModel):
@@ -66,7 +66,7 @@ class Weighed:
     Parameters
     ----------
     weights
-        After truncation, (rounds, n); they sum to one or, where something was cut off, less.
+        After truncation, (rounds, n); they sum to one or, if something was cut off, less.
     scores
         Of every pass, (passes, rounds, n), each from −1, an attacker, to 1.
     """
@@ -130,6 +130,11 @@ class Form(nn.Module, ABC):
         self.settings = settings
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """Names of the references that clients are compared with; by default none."""
+        return ()
+
+    @property
     def dtype(self) -> torch.dtype:
         """What the form computes in."""
         return next(self.parameters()).dtype
@@ -138,7 +143,7 @@ class Form(nn.Module, ABC):
     def prepare(self, grams: Tensor) -> dict[str, Tensor]:
         """Read what the form needs out of Gram matrices, (rounds, layers, rows, rows), float64.
 
-        With an anchor, where the form takes one, the last row is its.
+        The rows of its `references` follow the clients'.
         """
 
     @abstractmethod

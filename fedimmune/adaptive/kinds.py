@@ -96,7 +96,6 @@ def learn_kinds(
     to_train: Sequence[Recording],
     to_validate: Sequence[Recording],
     *,
-    with_anchor: bool,
     seed: int,
 ) -> Kinds | None:
     """Train a classifier on the attackers of recordings, and calibrate it on others.
@@ -107,15 +106,13 @@ def learn_kinds(
         What describes clients; it has learned already.
     to_train, to_validate
         Recordings of different runs.
-    with_anchor
-        Whether the form compares clients with the server's own update.
     seed
-        Where chance is from.
+        Random seed.
 
     Returns
     -------
     Kinds or None
-        None where nobody attacks in the recordings.
+        None if nobody attacks in the recordings.
     """
     names = sorted({each.about.attack for each in to_train} - {"none"})
     if not names:
@@ -123,8 +120,8 @@ def learn_kinds(
     if UNKNOWN in names:
         raise InputError(f"an attack cannot be called {UNKNOWN!r}: that is what no name fits")
     random = torch.Generator().manual_seed(seed)
-    known = _attackers(form, to_train, names, with_anchor, random)
-    apart = _attackers(form, to_validate, names, with_anchor, random)
+    known = _attackers(form, to_train, names, random)
+    apart = _attackers(form, to_validate, names, random)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         kinds = Kinds(names, known.described.shape[1]).double()
@@ -174,7 +171,6 @@ def _attackers(
     form: Form,
     recordings: Sequence[Recording],
     names: Sequence[str],
-    with_anchor: bool,
     random: torch.Generator,
 ) -> _Seen:
     """Describe the attackers of recordings, and of rounds invented from them."""
@@ -183,9 +179,7 @@ def _attackers(
     for recording in recordings:
         if recording.about.attack not in names:
             continue
-        attackers = recording.attackers
-        rows = attackers.shape[1] + with_anchor
-        grams = recording.grams[..., :rows, :rows]
+        attackers, grams = recording.attackers, recording.grams_with(*form.references)
         seen, _ = _described(form, grams)
         described.append(seen[attackers])
         kinds.append(torch.full((len(described[-1]),), names.index(recording.about.attack)))

@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from fedimmune.adaptive.defence import Defence, DefenceAbout, make_form
+from fedimmune.adaptive.defence import Defence, make_form
+from fedimmune.adaptive.description import DefenceAbout, Epoch
 from fedimmune.adaptive.forms import Form
 from fedimmune.adaptive.kinds import learn_kinds
 from fedimmune.adaptive.parting import Parted, part
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.replay import sample
-from fedimmune.adaptive.training import Epoch, examples_of, train
+from fedimmune.adaptive.training import examples_of, fit
 from fedimmune.adaptive.validation import validate
 from fedimmune.errors import InputError, ParameterError
 
-__all__ = ["PRESETS", "finished", "learn", "make_defence", "training_facts"]
+__all__ = ["PRESETS", "finished", "learn", "train", "training_facts"]
 
 # Wan and Chen's own program: one encoder without biases for both, leaky, twice as wide. Its older
 # branch cuts off at 0.005 whatever the number of clients: of ten, 0.05 / n.
@@ -44,7 +45,7 @@ _MEMORY = 10.0
 """How much suspicion of earlier rounds counts: as much as c, so as a score of this round would."""
 
 
-def make_defence(
+def train(
     recordings: Sequence[Recording],
     *,
     form: str = "relational",
@@ -57,40 +58,55 @@ def make_defence(
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
-) -> tuple[Defence, list[Epoch]]:
+) -> Defence:
     """Train a defence: all runs but the last to learn from, the last to validate on.
 
     Parameters
     ----------
     recordings
-        Of one model.
+        Of one model, from `rehearse` or `read_recordings`; of two runs at least.
     form
-        ``relational`` or ``paper``.
+        ``relational``, or ``paper`` for that of Wan and Chen (2021).
     preset
         Of the paper's form: one of `PRESETS`.
     attacks
         Learn these kinds alone; by default all. It is validated on all.
     anchor
-        Whether to compare clients with the server's own update; by default where it was recorded
-        and the form can.
+        Whether to compare clients with the server's own update; by default if it was recorded and
+        the form can.
     memory
         Whether the rule adds suspicion up over rounds unless told otherwise; by default in our
         form and not in the paper's.
     kinds
         Whether it learns to tell kinds of attack apart, too.
-    epochs, seed
-        Of the training.
+    epochs
+        How often all rounds are gone through; the best on the held-out run is kept.
+    seed
+        Random seed: the same recordings and seed give the same defence.
     settings
-        Of the form, besides.
+        Further settings of the form, such as ``{"c": 5}``.
     on_epoch
-        Is told how it goes.
+        Called after every epoch.
 
     Returns
     -------
     Defence
-        Trained and validated.
-    list of Epoch
-        The learning curve.
+        Trained and validated (`Defence.about`), with its learning curve. `Defence.save` writes it.
+
+    Raises
+    ------
+    InputError
+        There are no recordings, or of one run alone.
+    ParameterError
+        There is no such form, preset or setting.
+
+    Examples
+    --------
+    >>> from fedimmune import adaptive
+    >>> recordings = adaptive.rehearse("digits", ["omniscient"], attackers=[0, 3], runs=2, rounds=2)
+    >>> defence = adaptive.train(recordings, epochs=5)
+    >>> defence.about.attacks
+    ('omniscient',)
     """
     if form not in _LEARNING_RATES:
         raise ParameterError(f"there is no form {form!r}; there are {', '.join(_LEARNING_RATES)}")
@@ -101,7 +117,7 @@ def make_defence(
             raise ParameterError(f"the {form} form: {name} follows from the recordings")
     chosen = {"layers": len(about.layers), **_preset(form, preset), **(settings or {})}
     if form == "relational":
-        chosen["anchor"] = _anchor(anchor, recorded=about.has_anchor)
+        chosen["anchor"] = _anchor(anchor, recorded="anchor" in about.references)
     elif anchor:
         raise ParameterError("the paper's form has no anchor")
     if chosen.get("attention") is False:
@@ -126,7 +142,7 @@ def make_defence(
         recordings=digest_of(parted.every),
     )
     apart = part(recordings).to_validate
-    return finished(made, description, parted, apart, kinds=kinds), curve
+    return finished(made, description, parted, apart, kinds=kinds, curve=curve)
 
 
 def learn(
@@ -151,20 +167,19 @@ def learn(
     epochs, seed
         Of the training.
     on_epoch
-        Is told how it goes.
+        Called after every epoch.
 
     Returns
     -------
     list of Epoch
         The learning curve.
     """
-    with_anchor = bool(getattr(form.settings, "anchor", False))
     # The paper's form learns what was rehearsed and nothing else.
     random = torch.Generator().manual_seed(seed) if name == "relational" else None
-    return train(
+    return fit(
         form,
-        examples_of(form, parted.to_train, with_anchor=with_anchor, random=random),
-        examples_of(form, parted.to_validate, with_anchor=with_anchor),
+        examples_of(form, parted.to_train, random=random),
+        examples_of(form, parted.to_validate),
         epochs=epochs,
         batch=_BATCH,
         lr=_LEARNING_RATES[name],
@@ -185,6 +200,7 @@ def finished(
     measured_on: Sequence[Recording],
     *,
     kinds: bool = True,
+    curve: Sequence[Epoch] = (),
 ) -> Defence:
     """Make a defence of a form that has learned: measured, and with a replay to patch it with.
 
@@ -200,19 +216,16 @@ def finished(
         What it is validated on.
     kinds
         Whether it learns to tell kinds of attack apart, too.
+    curve
+        Of the training.
     """
     figures = validate(Defence(form, about), measured_on)
     about = about.model_copy(update={"validation": tuple(figures)})
-    if not kinds:
-        return Defence(form, about, replay=sample(learned))
-    told_apart = learn_kinds(
-        form,
-        learned.to_train,
-        learned.to_validate,
-        with_anchor=bool(about.settings.get("anchor", False)),
-        seed=int(about.training["seed"]),
-    )
-    return Defence(form, about, replay=sample(learned), kinds=told_apart)
+    told_apart = None
+    if kinds:
+        seed = int(about.training["seed"])
+        told_apart = learn_kinds(form, learned.to_train, learned.to_validate, seed=seed)
+    return Defence(form, about, replay=sample(learned), kinds=told_apart, curve=curve)
 
 
 def _preset(form: str, preset: str | None) -> dict[str, Any]:

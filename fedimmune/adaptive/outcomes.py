@@ -12,72 +12,23 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
-
+from fedimmune.adaptive.description import FIGURES, Outcome
 from fedimmune.errors import InputError
 from fedimmune.files import writable
 
 __all__ = [
     "FIGURES",
-    "Figures",
     "Outcome",
     "OutcomeFile",
     "best_of",
-    "check_search",
     "described_search",
     "figures_of",
 ]
 
-FIGURES = ("accuracy", "exact", "benign_kept", "attacker_weight")
-"""What is known of each point; the first chooses."""
-
 _ALIKE = 9
 """Digits after which two figures count as equal: the rest is rounding."""
-
-
-def _check_figures(row: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a row of a validation table that no table could show; further columns may be there."""
-    for name in ("attackers", "clients", "rounds"):
-        if type(row.get(name)) is not int or row[name] < 0:
-            raise ValueError(f"{name} must be a number of things: {row.get(name)!r}")
-    if not isinstance(row.get("attack"), str):
-        raise ValueError(f"the attack must be a name: {row.get('attack')!r}")  # noqa: TRY004
-    for name in sorted(_MEASURED | row.keys() - _COUNTED):
-        value = row.get(name)
-        if value is not None and type(value) not in (int, float):
-            raise ValueError(f"{name} must be a number, or nothing: {value!r}")
-    return {**dict.fromkeys(_MEASURED), **row}
-
-
-_COUNTED = {"attack", "attackers", "clients", "rounds"}
-_MEASURED = {*FIGURES, "auroc", "distance", "distance_of_mean", "distance_of_median"}
-Figures = Annotated[dict[str, Any], AfterValidator(_check_figures)]
-"""One row of a validation table, see `fedimmune.adaptive.validation`."""
-
-
-class Outcome(BaseModel):
-    """How a point came out on the rehearsals kept apart.
-
-    Parameters
-    ----------
-    settings
-        The point.
-    accuracy, exact, benign_kept, attacker_weight
-        Of `figures_of`.
-    epoch
-        The one that was kept.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    settings: dict[str, Any]
-    accuracy: float
-    exact: float
-    benign_kept: float | None
-    attacker_weight: float | None
-    epoch: int
 
 
 def figures_of(
@@ -148,25 +99,6 @@ def described_search(
         "best": dict(best_of(outcomes).settings),
         "points": [one.model_dump(mode="json") for one in outcomes],
     }
-
-
-def check_search(searched: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what `described_search` does not give; nothing at all is fine."""
-    if searched:
-        found = _Searched.model_validate(searched)
-        for point in (*(one.settings for one in found.points), found.best):
-            if point.keys() != found.grid.keys():
-                raise ValueError("a point of the search has other settings than its grid")
-    return searched
-
-
-class _Searched(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    grid: dict[str, list[Any]]
-    by: str
-    best: dict[str, Any]
-    points: list[Outcome]
 
 
 class OutcomeFile:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedimmune import __version__
-from fedimmune.adaptive.defence import Ancestor, Defence
+from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.description import Ancestor, Epoch
 from fedimmune.adaptive.making import finished, learn, training_facts
 from fedimmune.adaptive.parting import Parted, part
 from fedimmune.adaptive.recordings import Recording, digest_of
-from fedimmune.adaptive.training import Epoch
 from fedimmune.adaptive.validation import validate
 from fedimmune.errors import InputError, ParameterError
 
@@ -58,8 +58,6 @@ class Patched:
     ----------
     defence
         The patched one.
-    curve
-        Its learning curve.
     rows
         Old attacks and new ones, before and after.
     margin
@@ -67,7 +65,6 @@ class Patched:
     """
 
     defence: Defence
-    curve: Sequence[Epoch]
     rows: Sequence[Compared]
     margin: float
 
@@ -104,7 +101,7 @@ def patch(
     epochs, seed
         Of the training.
     on_epoch
-        Is told how it goes.
+        Called after every epoch.
 
     Raises
     ------
@@ -141,12 +138,12 @@ def patch(
             "lineage": (*defence.about.lineage, parent),
         }
     )
-    patched = finished(form, about, learned, learned.to_validate)
+    patched = finished(form, about, learned, learned.to_validate, curve=curve)
     rows = [
         *_compared(defence, patched, old.to_validate, is_old=True),
         *_compared(defence, patched, new.to_validate, is_old=False),
     ]
-    return Patched(patched, curve, rows, margin)
+    return Patched(patched, rows, margin)
 
 
 def _old(defence: Defence, recordings: Sequence[Recording] | None) -> Parted:
@@ -167,11 +164,7 @@ def _check(defence: Defence, recording: Recording) -> None:
     defence.check_layers(recording.about.layers, any_shape=True)
     if layers != list(defence.about.layers):
         raise InputError(f"{recording} has the defence's layers in another order")
-    if defence.needs_anchor and not recording.about.has_anchor:
-        raise InputError(
-            f"the defence compares clients with the server's own update, and {recording} has "
-            f"none: set the scenario's `anchor` and record again"
-        )
+    recording.grams_with(*defence.references)  # or it says what was not recorded
 
 
 def _balanced(recordings: Sequence[Recording]) -> tuple[Recording, ...]:

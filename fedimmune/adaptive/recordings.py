@@ -1,8 +1,8 @@
 """Recordings: what a rehearsal leaves. Inner products and who attacked; no update of anyone.
 
-One safetensors file a rehearsal. A round is its per-layer Gram matrices, the server's own update
-(the *anchor*) being the last row where there is one: a few tens of kilobytes whatever the model's
-size.
+One safetensors file per rehearsal. A round is its per-layer Gram matrices, in which the rows of
+references, such as the server's own update (the *anchor*), follow the clients': a few tens of
+kilobytes whatever the model's size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedimmune.untrusted import naming
 
 __all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
 
-_FORMAT = "fedimmune-recording-2"
+_FORMAT = "fedimmune-recording-3"
 SUFFIX = ".recording"
 """What recordings' file names end with."""
 _MOST_CLIENTS = 10_000
@@ -38,15 +38,16 @@ class About(BaseModel):
     layers
         Shapes of the measured layers by name, in the order of the Gram matrices.
     attack
-        The kind of attack; ``none`` where nobody attacked.
+        The kind of attack; ``none`` if nobody attacked.
     attackers, clients
         How many.
     run
         Which repetition; runs are told apart when a defence is trained and validated.
     trajectory
         The rule whose global model was followed.
-    has_anchor
-        Whether the last row of each Gram matrix is the server's own update.
+    references
+        What the rows of each Gram matrix are that follow the clients': ``anchor`` for the server's
+        own update.
     on
         Whose data the simulated clients had: the ``server``'s or the ``clients``' own.
     scenario
@@ -62,7 +63,7 @@ class About(BaseModel):
     clients: int = Field(ge=1, le=_MOST_CLIENTS)
     run: int
     trajectory: str
-    has_anchor: bool
+    references: tuple[str, ...]
     on: str = "server"
     scenario: dict[str, object]
 
@@ -75,13 +76,13 @@ class Recording:
     about
         What it was.
     grams
-        Inner products of round 1 and following, (rounds, layers, n, n), float64; n + 1 with the
-        anchor, which is last.
+        Inner products of round 1 and following, (rounds, layers, rows, rows), float64: of the n
+        clients, then of the references.
     attackers
         Who attacks, (rounds, n), bool.
     median_distances
         How far the coordinate-wise median was from the robust mean, (rounds,): to compare with,
-        for the median cannot be told from inner products.
+        because the median cannot be told from inner products.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Recording:
                 f"tensors of shape {tuple(grams.shape)} and {tuple(attackers.shape)}"
             )
         count, layers, n = len(grams), len(about.layers), attackers.shape[1]
-        rows = n + about.has_anchor
+        rows = n + len(about.references)
         if (
             grams.shape != (count, layers, rows, rows)
             or attackers.shape != (count, n)
@@ -127,6 +128,24 @@ class Recording:
             f"Recording({a.task}, {a.attack} by {a.attackers} of {a.clients}, run {a.run}, "
             f"following {a.trajectory}: {len(self)} rounds)"
         )
+
+    def grams_with(self, *references: str) -> Tensor:
+        """Return the inner products of the clients and of some references, by round and layer.
+
+        Raises
+        ------
+        InputError
+            A reference was not recorded.
+        """
+        n = self.attackers.shape[1]
+        for name in references:
+            if name not in self.about.references:
+                raise InputError(f"{self} has no {name}: set the scenario's `{name}` and record")
+        if references == self.about.references[: len(references)]:
+            rows = n + len(references)
+            return self.grams[..., :rows, :rows]
+        index = torch.tensor([*range(n), *(n + self.about.references.index(r) for r in references)])
+        return self.grams[..., index, :][..., index]
 
     def save(self, path: Path) -> None:
         """Write a safetensors file; it is replaced whole or not at all."""
@@ -177,7 +196,7 @@ def read_recordings(folders: Iterable[str | Path]) -> list[Recording]:
     for recording, file in zip(recordings, files, strict=True):
         if recording.about.layers != first.layers:
             raise InputError(f"{file} is of another model than {files[0]}")
-        if recording.about.has_anchor != first.has_anchor:
+        if recording.about.references != first.references:
             raise InputError(f"{file} and {files[0]}: one has an anchor, the other has not")
     return recordings
 

@@ -43,7 +43,7 @@ class RelationalSettings(FormSettings):
     layers
         How many layers are measured.
     anchor
-        Whether the server's own update is among the rows, last.
+        Whether clients are compared with the server's own update.
     relative
         Whether cosines among clients are read as differences to the median client's too.
     hidden
@@ -86,10 +86,14 @@ class Relational(Form):
             nn.Linear(settings.hidden, 1),
         )
 
+    @property
+    def references(self) -> tuple[str, ...]:
+        return ("anchor",) if self.settings.anchor else ()
+
     def prepare(self, grams: Tensor) -> dict[str, Tensor]:
         n = grams.shape[-1] - self.settings.anchor
         squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-        # Any unit will do, so take the median client's, or the longest where that is nothing:
+        # Any unit will do, so take the median client's, or the longest if that is nothing:
         # small numbers lose nothing in float32.
         usual, most = squares[..., :n].median(-1).values, squares[..., :n].amax(-1)
         unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
@@ -198,7 +202,7 @@ def _square(grams: Tensor, weights: Tensor) -> Tensor:
 
 
 def _products(grams: Tensor, weights: Tensor) -> Tensor:
-    """⟨xᵢ, Σ wⱼxⱼ⟩ by layer and client; one product a round, for a round's layers are stacked."""
+    """⟨xᵢ, Σ wⱼxⱼ⟩ by layer and client; one product per round, because its layers are stacked."""
     stacked = grams.flatten(1, 2)  # (rounds, layers × n, n)
     return torch.bmm(stacked, weights[..., None]).view(grams.shape[:-1])
 

@@ -14,16 +14,16 @@ from fedimmune.adaptive.defence import Defence, Judged
 from fedimmune.adaptive.memory import Case, Memory
 from fedimmune.checks import flag, number
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.geometry import measure
+from fedimmune.geometry import Geometry
 from fedimmune.layers import Kind, Layer
 from fedimmune.results import UNKNOWN, Suspicion
-from fedimmune.rules.base import Basis, Common, Weighing, WeightRule
-from fedimmune.updates import ANCHOR, ClientId, NonFiniteError, Updates
+from fedimmune.rules.base import Basis, ClientWeights, Common, GeometryRule
+from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Adaptive"]
 
 
-class Adaptive(WeightRule):
+class Adaptive(GeometryRule):
     """Attack-adaptive aggregation (Wan and Chen, 2021): weights by a network that learned attacks.
 
     Parameters
@@ -39,7 +39,7 @@ class Adaptive(WeightRule):
         A client whose update is more than this many times as long as the median client's is
         suspected for that reason alone; the network never sees it.
     digest
-        What the defence's file must be, where it matters that it is this one.
+        What the defence's file must be, if it matters that it is this one.
     any_shape
         Whether the model's layers may have other shapes than those that the defence was trained
         for, such as another number of classes. How good it is then has to be measured.
@@ -49,8 +49,6 @@ class Adaptive(WeightRule):
     summary = "attention that has learned attacks from rehearsals; needs a defence"
     paper = "Wan and Chen 2021"
     places = frozenset({"defence"})  # `digest` says which it is
-    reads = 2
-    weighing_reads = True
     suspects_below = 0.0
     is_translation_equivariant = False
 
@@ -87,6 +85,7 @@ class Adaptive(WeightRule):
             bool(self.loaded.about.memory) if memory is None else flag(self.name, "memory", memory)
         )
         self.any_shape = flag(self.name, "any_shape", any_shape)
+        self.needs = frozenset(self.loaded.references)
         self.known = self._next = Memory()
         self._basis: Basis | None = None
 
@@ -98,10 +97,6 @@ class Adaptive(WeightRule):
     def has_history(self) -> bool:
         return self.memory
 
-    @property
-    def needs_anchor(self) -> bool:
-        return self.loaded.needs_anchor
-
     def withstands(self, n: int) -> int:
         # Clipped, the result is no longer than the median client's update, whatever anyone sends.
         return (n - 1) // 2 if self.clip else 0
@@ -110,44 +105,22 @@ class Adaptive(WeightRule):
         shapes = {layer.name: layer.shape for layer in layers}
         self.loaded.check_layers(shapes, any_shape=self.any_shape)
 
-    def weigh(self, updates: Updates) -> Weighing:
-        if self.needs_anchor and updates.anchor is None:
-            raise InputError(
-                "this defence compares clients with the server's own update: give the anchor "
-                "(Updates.with_anchor, or --anchor FILE)"
-            )
+    def measure(self, updates: Updates) -> Geometry:
         self.check_model(updates.of_kind(Kind.PARAMETER))
-        rows = updates.with_anchor_row() if self.needs_anchor else updates
-        try:
-            geometry = measure(rows)
-        except NonFiniteError as found:
-            if ANCHOR in (found.reasons or {}):
-                raise InputError(
-                    "the anchor, the server's own update, is too large to be measured"
-                ) from found
-            raise
-        geometry = geometry.of(self.loaded.about.layers)  # a file may have them in another order
-        weighing = self.judge(updates.clients, geometry.grams())
-        looked_at = geometry.only(
-            [row for row, client in enumerate(geometry.clients) if client not in weighing.reasons]
-        )
-        known = [client for client in looked_at.clients if client != ANCHOR]
-        self._basis = Basis(looked_at, self._evidence(known))
-        return weighing
+        # A file may have the layers in another order.
+        return super().measure(updates).of(self.loaded.about.layers)
 
-    def judge(self, clients: Sequence[ClientId], grams: Tensor) -> Weighing:
-        """Weigh the clients of a round of which inner products are all there is, as in a trace.
+    def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
+        """Weigh the clients, given their geometry; layers are in the defence's order.
 
         Nothing is remembered until `finish` is called.
-
-        Parameters
-        ----------
-        clients
-            In the order of the rows.
-        grams
-            By layer, in the defence's order, (layers, rows, rows), the anchor's row last where it
-            is needed.
         """
+        if len(geometry.layers) != len(self.loaded.about.layers):
+            raise InputError(
+                f"the defence weighs by {len(self.loaded.about.layers)} layers, one Gram matrix "
+                f"each, not by {len(geometry.layers)}"
+            )
+        clients, grams = geometry.clients, geometry.grams(*self.loaded.references)
         n = len(clients)
         lengths = grams.diagonal(dim1=1, dim2=2).sum(0)[:n].clamp(min=0).sqrt()
         usual = lengths.quantile(0.5)
@@ -170,7 +143,8 @@ class Adaptive(WeightRule):
         shortened = weights
         if self.clip:
             shortened = weights * (usual / lengths.clamp(min=_LEAST)).clamp(max=1)
-        return Weighing(weights, scores, self._suspicions(), shortened, reasons)
+        self._basis = Basis(geometry.only(heard.tolist()), self._evidence(known))
+        return ClientWeights(weights, scores, shortened, reasons, self._suspicions())
 
     def _evidence(self, clients: Sequence[ClientId]) -> Tensor | None:
         if not self.memory:
@@ -204,7 +178,7 @@ class Adaptive(WeightRule):
 
 
 def _suspects(clients: Sequence[ClientId], judged: Judged) -> dict[ClientId, Sequence[float]]:
-    """Give those without weight, with logarithms of the probabilities of kinds."""
+    """Return those without weight, with logarithms of the probabilities of kinds."""
     found: dict[ClientId, Sequence[float]] = {}
     for row, client in enumerate(clients):
         if judged.weights[row] == 0:

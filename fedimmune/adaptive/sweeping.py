@@ -20,10 +20,10 @@ import torch
 
 from fedimmune import __version__
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
-from fedimmune.adaptive.outcomes import Outcome, OutcomeFile, figures_of
+from fedimmune.adaptive.description import Epoch, Outcome
+from fedimmune.adaptive.making import train
+from fedimmune.adaptive.outcomes import OutcomeFile, figures_of
 from fedimmune.adaptive.recordings import Recording, digest_of, read_recordings
-from fedimmune.adaptive.training import Epoch
 from fedimmune.errors import InputError, ParameterError
 
 __all__ = [
@@ -51,12 +51,12 @@ ablations, c = 1 and ε = 0."""
 
 @dataclass(frozen=True)
 class Course:
-    """What all points have in common: how `make_defence` is called, but for the point.
+    """What all points have in common: how `train` is called, except for the point.
 
     Parameters
     ----------
     form, preset, attacks, anchor, epochs, seed, settings
-        As `make_defence` takes them.
+        As `train` takes them.
     """
 
     form: str = "relational"
@@ -75,7 +75,7 @@ class Course:
         *,
         epochs: int | None = None,
         kinds: bool = True,
-    ) -> tuple[Defence, list[Epoch]]:
+    ) -> Defence:
         """Train a defence with the settings of a point.
 
         Parameters
@@ -85,14 +85,14 @@ class Course:
         point
             Comes before the common settings.
         on_epoch
-            Is told how it goes.
+            Called after every epoch.
         epochs
             Instead of the common number.
         kinds
             Whether it learns to tell kinds of attack apart, too.
         """
         chosen = {**self.settings, **point}
-        return make_defence(
+        return train(
             recordings,
             form=self.form,
             preset=self.preset,
@@ -147,9 +147,9 @@ class Bench:
 
     def do(self, job: Point) -> Outcome:
         """Train a defence and say how it came out."""
-        defence, curve = self._course.train(self._recordings, job, kinds=False)
+        defence = self._course.train(self._recordings, job, kinds=False)
         found = figures_of(defence.about.validation, defence.about.attacks)
-        kept = min(curve, key=lambda epoch: epoch.validation)
+        kept = min(defence.curve, key=lambda epoch: epoch.validation)
         return Outcome.model_validate({"settings": dict(job), "epoch": kept.number, **found})
 
 

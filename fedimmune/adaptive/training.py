@@ -1,22 +1,21 @@
-"""Training a defence: recordings in, a form that has learned them out."""
+"""Fitting a form to recordings: epochs of Adam, the best on the run held out is kept."""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedimmune.adaptive.description import Epoch
 from fedimmune.adaptive.forms import Form, Inputs
 from fedimmune.adaptive.inventing import lengthen
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
-from fedimmune.files import write_text_atomically
 
-__all__ = ["Epoch", "Examples", "examples_of", "train", "write_curve"]
+__all__ = ["Epoch", "Examples", "examples_of", "fit"]
 
 _LENGTHENED = 0.25
 
@@ -28,7 +27,7 @@ class Examples:
     Parameters
     ----------
     inputs
-        What the form reads, one row a round.
+        What the form reads, one row per round.
     attackers
         Who attacks, (rounds, n).
     """
@@ -40,34 +39,15 @@ class Examples:
         return len(self.attackers)
 
     def take(self, rows: Tensor) -> Examples:
-        """Give some of the rounds."""
+        """Return some of the rounds."""
         inputs = {name: tensor[rows] for name, tensor in self.inputs.items()}
         return Examples(inputs, self.attackers[rows])
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """How training stands.
-
-    Parameters
-    ----------
-    number
-        From 1.
-    training, validation
-        Mean loss on the rounds to train on (before each step) and, as `Form.choosing_loss` has it,
-        on those kept apart.
-    """
-
-    number: int
-    training: float
-    validation: float
 
 
 def examples_of(
     form: Form,
     recordings: Sequence[Recording],
     *,
-    with_anchor: bool,
     random: torch.Generator | None = None,
 ) -> list[Examples]:
     """Prepare recordings for a form; rounds with the same number of clients come together.
@@ -78,8 +58,6 @@ def examples_of(
         What will read them.
     recordings
         Of one model.
-    with_anchor
-        Whether the form reads the anchor's row.
     random
         With it, a quarter of the rounds is there a second time, with other lengths (`lengthen`).
 
@@ -92,9 +70,8 @@ def examples_of(
     for recording in recordings:
         by_clients.setdefault(recording.attackers.shape[1], []).append(recording)
     prepared = []
-    for n, group in sorted(by_clients.items()):
-        rows = n + with_anchor
-        grams = torch.cat([recording.grams[..., :rows, :rows] for recording in group])
+    for _, group in sorted(by_clients.items()):
+        grams = torch.cat([recording.grams_with(*form.references) for recording in group])
         attackers = torch.cat([recording.attackers for recording in group])
         if random is not None:
             some = torch.rand(len(grams), generator=random) < _LENGTHENED
@@ -107,7 +84,7 @@ def examples_of(
     return [group for group in prepared if len(group)]
 
 
-def train(
+def fit(
     form: Form,
     to_train: Sequence[Examples],
     to_validate: Sequence[Examples],
@@ -129,7 +106,7 @@ def train(
     epochs, batch, lr, seed
         Of the training.
     on_epoch
-        Is told how it goes.
+        Called after every epoch.
 
     Returns
     -------
@@ -162,13 +139,6 @@ def train(
     form.load_state_dict(best_state)
     form.eval()
     return curve
-
-
-def write_curve(curve: Sequence[Epoch], defence: str | os.PathLike[str]) -> None:
-    """Write a learning curve beside a defence's file, as FILE.curve.csv."""
-    lines = [f"{each.number},{each.training:.6g},{each.validation:.6g}" for each in curve]
-    text = "\n".join(["epoch,training,validation", *lines]) + "\n"
-    write_text_atomically(text, f"{os.fspath(defence)}.curve.csv")
 
 
 def _batches(groups: Sequence[Examples], size: int, random: torch.Generator) -> Iterator[Examples]:

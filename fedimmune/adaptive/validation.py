@@ -76,10 +76,10 @@ def _rounds(defence: Defence, recording: Recording) -> Mapping[str, Tensor]:
     """Measure each round of a recording; NaN where a figure has no sense."""
     attackers = recording.attackers
     n = attackers.shape[1]
-    rows = n + defence.needs_anchor
-    weighed = defence.form(defence.form.prepare(recording.grams[..., :rows, :rows]))
+    grams = recording.grams_with(*defence.references)
+    weighed = defence.form(defence.form.prepare(grams))
     weights = weighed.shares
-    grams = recording.grams[..., :n, :n].sum(1)
+    grams = recording.grams_with().sum(1)
     benign = (~attackers).double()
     wanted = benign / benign.sum(1, keepdim=True)
     length = _length(grams, wanted)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from fedimmune.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from fedimmune.adaptive.training import Epoch
+    from fedimmune.adaptive.description import Epoch
 
 __all__ = ["showing_epochs"]
 

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.facts import facts_of
 from fedimmune.adaptive.importance import importance_of
 from fedimmune.cli.defence_tables import bars, promises_table, validation_table
 from fedimmune.cli.shown import Shown
@@ -26,13 +25,8 @@ def look(file: Path) -> Shown:
     facts = [
         ("file", f"{file} ({size / 1e3:.0f} kB, {numbers:,} numbers)"),
         ("digest", defence.digest),
-        *facts_of(defence.about),
+        *defence.describe(),
     ]
-    if defence.replay.every:
-        rounds = sum(len(recording) for recording in defence.replay.every)
-        facts.append(("kept to learn again", f"{rounds} rehearsed rounds"))
-    if defence.kinds is not None:
-        facts.append(("tells apart", ", ".join(defence.kinds.names)))
     parts = [_facts(facts)]
     if defence.about.searched.keys() >= {"grid", "points", "best"}:
         parts.append(searched_table(defence.about.searched))

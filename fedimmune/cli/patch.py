@@ -71,7 +71,6 @@ def patch(
     from fedimmune.adaptive.defence import Defence
     from fedimmune.adaptive.patching import patch as carry_out
     from fedimmune.adaptive.recordings import read_recordings
-    from fedimmune.adaptive.training import write_curve
     from fedimmune.files import writable
 
     if writable(output) == defence.resolve():
@@ -95,7 +94,6 @@ def patch(
         is_written = force or not patched.worse
         if is_written:
             patched.defence.save(output)
-            write_curve(patched.curve, output)
     if as_json:
         facts = {"output": str(output), "written": is_written, **_facts(patched)}
         typer.echo(json.dumps(facts, indent=2))
@@ -103,7 +101,7 @@ def patch(
         console().print(_table(patched))
     if not is_written:
         raise InputError(_refusal(patched, output))
-    best = min(patched.curve, key=lambda epoch: epoch.validation)
+    best = min(patched.defence.curve, key=lambda epoch: epoch.validation)
     forced = f"; {_worst(patched)}" if patched.worse else ""
     wrote = f"wrote {output} (epoch {best.number} of {epochs}), which knows {_known(patched)}"
     say(notes, wrote + forced)

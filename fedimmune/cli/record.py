@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedimmune.federation.rehearsal import Rehearsal
-    from fedimmune.federation.scenario import ResolvedScenario
-    from fedimmune.tasks import Data
 
 __all__ = ["record"]
-
-_MOST_EPOCHS = 6
-_PAPER_FOLLOWS = ("mean", "geometric-median", "median", "multi-krum")
 
 
 @command(
@@ -126,79 +121,60 @@ def record(
     Each round is kept as inner products of the updates, layer by layer, and who attacked: no update
     of anyone. What is recorded already is not rehearsed again, so an interrupted command goes on.
     """
-    from fedimmune.federation.plan import plan, usual_attacks
-    from fedimmune.federation.pool import usable_cores
-    from fedimmune.federation.protocols import PROTOCOLS, with_protocol
-    from fedimmune.federation.rehearsal import record as carry_out
-    from fedimmune.federation.scenario import Scenario, changed
-    from fedimmune.tasks import data_folder, load_data
+    from fedimmune.adaptive import rehearse
     from fedimmune.tasks.progress import unwatched
 
-    if on not in {"server", "clients"}:
-        raise ParameterError(f"--on takes server or clients, not {on!r}")
-    if preset not in {None, *PROTOCOLS}:
-        raise ParameterError(f"there is no preset {preset!r}; there are {', '.join(PROTOCOLS)}")
-    given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
-    base = changed(given, dict(read_setting(text) for text in settings or []))
-    base = with_protocol(preset or "paper", base)
-    whatever_the_attack = {name: base[name] for name in base if name != "attack"}
-    first = Scenario(
-        **whatever_the_attack
-    ).resolve()  # says what is wrong before anything is loaded
-    made = first.make_task()
-    with on_stop("the same command goes on"), unwatched(quiet):
-        loaded = load_data(made, data_folder(data))
-    rehearsals = plan(
-        base,
-        loaded.facts,
-        attacks=usual_attacks(loaded.facts) if attacks is None else _list(attacks),
-        attackers=_numbers("--attackers", attackers),
-        runs=3 if preset else runs,
-        follow=_list(follow) if follow else _PAPER_FOLLOWS if preset else ("oracle",),
-        local_epochs=_local_epochs(
-            local_epochs, first, loaded, as_they_are=preset is not None or on == "clients"
-        ),
-        family=_family(ranges) if family or ranges else None,
-        on="clients" if on == "clients" else "server",
-        protocol=preset or "paper",
-        seed=seed,
-    )
-    watched = _Watched(rehearsals, output, remarks(quiet=quiet))
-    with on_stop(watched.kept), watched:
-        carry_out(
-            rehearsals,
-            output,
-            made,
-            loaded,
-            workers=workers or usable_cores(),
+    watched = _Watched(output, remarks(quiet=quiet))
+    with on_stop(watched.kept), watched, unwatched(quiet):
+        rehearse(
+            task,
+            None if attacks is None else _list(attacks),
+            output=output,
+            attackers=_numbers("--attackers", attackers),
+            runs=runs,
+            trajectory=_list(follow) if follow else None,
+            rounds=rounds,
+            local_epochs=_numbers("--local-epochs", local_epochs) if local_epochs else None,
+            on=on,  # type: ignore[arg-type]
+            preset=preset,  # type: ignore[arg-type]
+            randomize=_family(ranges) if family or ranges else None,
+            seed=seed,
+            settings=dict(read_setting(text) for text in settings or []),
+            data=data,
+            workers=workers,
+            on_start=watched.start,
             on_done=watched.done,
         )
     size = sum(file.stat().st_size for file in output.glob("*.recording"))
     if as_json:
-        facts = {"output": str(output), "rehearsals": len(rehearsals), "recorded": watched.new}
+        facts = {"output": str(output), "rehearsals": watched.total, "recorded": watched.new}
         typer.echo(json.dumps({**facts, "bytes": size}, indent=2))
     else:
-        say(console(), f"{output}: {len(rehearsals)} rehearsals, {size / 1e6:.1f} MB")
+        say(console(), f"{output}: {watched.total} rehearsals, {size / 1e6:.1f} MB")
 
 
 class _Watched:
     """Shows rehearsals as they are done: a bar on a terminal, one line each elsewhere."""
 
-    def __init__(self, rehearsals: Sequence[Rehearsal], folder: Path, notes: Console) -> None:
-        self._rehearsals, self._folder, self._notes = rehearsals, folder, notes
-        self._before = self._there()
+    def __init__(self, folder: Path, notes: Console) -> None:
+        self._rehearsals: Sequence[Rehearsal] = ()
+        self._folder, self._notes, self._before = folder, notes, 0
         self._bars = counter(notes, "rehearsals")
 
     def __enter__(self) -> Self:
-        total = len(self._rehearsals)
-        if self._before:
-            say(self._notes, f"{self._before} of {total} are recorded already")
-        self._bars.start()
-        self._bar = self._bars.add_task("", total=total, completed=self._before)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
+
+    def start(self, rehearsals: Sequence[Rehearsal]) -> None:
+        """Show how many there are to be, and how many there are already."""
+        self._rehearsals = rehearsals
+        self._before = self._there()
+        if self._before:
+            say(self._notes, f"{self._before} of {self.total} are recorded already")
+        self._bars.start()
+        self._bar = self._bars.add_task("", total=self.total, completed=self._before)
 
     def done(self, rehearsal: Rehearsal) -> None:
         """One more is recorded."""
@@ -208,8 +184,15 @@ class _Watched:
 
     def kept(self) -> str:
         """What there is, should it end now."""
-        done = f"{self._there()} of {len(self._rehearsals)} rehearsals are recorded"
+        if not self.total:
+            return "the same command goes on"
+        done = f"{self._there()} of {self.total} rehearsals are recorded"
         return f"{done}, and the same command goes on with the others"
+
+    @property
+    def total(self) -> int:
+        """How many there are to be."""
+        return len(self._rehearsals)
 
     @property
     def new(self) -> int:
@@ -233,22 +216,6 @@ def _numbers(option: str, text: str) -> list[int]:
             raise ParameterError(f"{option} takes numbers such as 0-4 or 0,2,4, not {text!r}")
         found += range(int(span[1]), int(span[2] or span[1]) + 1)
     return sorted(set(found))
-
-
-def _local_epochs(
-    text: str | None, scenario: ResolvedScenario, data: Data, *, as_they_are: bool
-) -> Sequence[int]:
-    """Give what was asked for; else the scenario's, and more to make up for fewer samples.
-
-    The server has fewer samples than real clients, whose updates are longer and differ more. A
-    defence that has seen short training alone suspects honest clients who train longer.
-    """
-    if text is not None:
-        return _numbers("--local-epochs", text)
-    if as_they_are or scenario.local_epochs != 1:
-        return (scenario.local_epochs,)
-    more = round(len(data.clients) / max(1, len(data.server) - scenario.anchor))
-    return (1, min(more, _MOST_EPOCHS)) if more > 1 else (1,)
 
 
 def _family(ranges: list[str] | None) -> dict[str, tuple[float, float]]:

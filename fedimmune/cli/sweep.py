@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedimmune.adaptive.outcomes import Outcome
     from fedimmune.adaptive.recordings import Recording
     from fedimmune.adaptive.sweeping import Course, Search
-    from fedimmune.adaptive.training import Epoch
 
 __all__ = ["Sweep", "read_grid", "searched_table"]
 
@@ -63,7 +62,7 @@ class Sweep:
         self._files, self._workers, self._notes = files, workers, notes
         self._search: Search | None = None
 
-    def train(self, recordings: Sequence[Recording], course: Course) -> tuple[Defence, list[Epoch]]:
+    def train(self, recordings: Sequence[Recording], course: Course) -> Defence:
         """Search, draw the heat map, and train the best once more: the same bits, for it is seeded.
 
         Parameters
@@ -85,9 +84,9 @@ class Sweep:
             searched = described_search(self._grid, outcomes)
             write_text_atomically(draw_sweep(sweep_grid(searched)) + "\n", self.picture)
             with showing_epochs(self._notes, course.epochs) as tell:
-                defence, curve = course.train(recordings, searched["best"], tell)
+                defence = course.train(recordings, searched["best"], tell)
         defence.about = defence.about.model_copy(update={"searched": searched})
-        return defence, curve
+        return defence
 
     def kept(self) -> str:
         """What there is, should it end now."""

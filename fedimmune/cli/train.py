@@ -96,7 +96,6 @@ def train(
     """
     from fedimmune.adaptive.recordings import read_recordings
     from fedimmune.adaptive.sweeping import Course
-    from fedimmune.adaptive.training import write_curve
     from fedimmune.attacks import resolve
     from fedimmune.files import writable
 
@@ -115,12 +114,11 @@ def train(
     with on_stop(ANEW if searching is None else searching.kept):
         found = read_recordings(recordings)
         if searching is not None:
-            defence, curve = searching.train(found, course)
+            defence = searching.train(found, course)
         else:
             with showing_epochs(notes, epochs) as tell:
-                defence, curve = course.train(found, {}, tell)
+                defence = course.train(found, {}, tell)
         defence.save(output)
-        write_curve(curve, output)
     if as_json:
         typer.echo(in_ascii(defence.about.model_dump_json(indent=2)))
         return
@@ -128,7 +126,7 @@ def train(
         console().print(searched_table(defence.about.searched))
     console().print(validation_table(defence.about.validation))
     console().print(promises_table(defence.about.validation))
-    best = min(curve, key=lambda epoch: epoch.validation)
-    say(notes, f"wrote {output} (epoch {best.number} of {len(curve)})")
+    best = min(defence.curve, key=lambda epoch: epoch.validation)
+    say(notes, f"wrote {output} (epoch {best.number} of {len(defence.curve)})")
     if searching is not None:
         say(notes, f"wrote {searching.picture}")

@@ -13,7 +13,7 @@ __all__ = ["ABLATIONS", "LEARNED", "RULES", "Contender", "Learned", "contender"]
 
 @dataclass(frozen=True)
 class Learned:
-    """How a defence is trained; see `fedimmune.adaptive.making.make_defence`.
+    """How a defence is trained; see `fedimmune.adaptive.making.train`.
 
     Parameters
     ----------

@@ -10,15 +10,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive.making import train
 from fedimmune.adaptive.recordings import read_recordings
-from fedimmune.adaptive.training import write_curve
 from fedimmune.experiments.contenders import Contender, contender
 from fedimmune.experiments.parts import Part, made_again_if_removed
 from fedimmune.experiments.scales import Rehearsing, Setting, setting_of
 from fedimmune.experiments.store import Store
 from fedimmune.federation.plan import plan
-from fedimmune.federation.rehearsal import Rehearsal, rehearse
+from fedimmune.federation.rehearsal import Rehearsal, carry_out
 from fedimmune.federation.scenario import ResolvedScenario
 from fedimmune.tasks import Facts, data_folder, load_data
 
@@ -63,7 +62,7 @@ class Rehearsed(Part):
 
     def make(self, store: Store) -> None:
         task = self.played.make_task()
-        recording = rehearse(self.rehearsal, task, load_data(task, data_folder(store.data)))
+        recording = carry_out(self.rehearsal, task, load_data(task, data_folder(store.data)))
         store.recordings.mkdir(parents=True, exist_ok=True)
         recording.save(self.file(store))
 
@@ -179,7 +178,7 @@ class Trained(Part):
         assert learned is not None
         with made_again_if_removed():
             recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
-        defence, curve = make_defence(
+        defence = train(
             recordings,
             form=learned.form,
             kinds=learned.kinds,
@@ -187,7 +186,6 @@ class Trained(Part):
             epochs=self.epochs,
         )
         store.defences.mkdir(parents=True, exist_ok=True)
-        write_curve(curve, self.file(store))
         defence.save(self.file(store))
 
 

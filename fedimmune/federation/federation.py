@@ -193,7 +193,7 @@ class Federation:
         hostile = self._in_concert(made, round_number, rule)
         if hostile:
             again = Updates.from_states({**updates, **hostile}, samples=samples)
-            made = replace(again, anchor=made.anchor)
+            made = replace(again, references=made.references)
         if self._setup.attack.needs_previous_model:
             _copy(self.global_model, self._crew.arena.momenta[-1])
         return Sent(made, failed, problem)
@@ -206,10 +206,10 @@ class Federation:
         if not attack.overrides("on_round") or self.attackers.isdisjoint(sent.clients):
             return {}
         valid = replace(sent.checked(), rejected={})
-        mine = replace(valid.only(self.attackers), anchor=None)
+        mine = replace(valid.only(self.attackers), references={})
         if not len(mine):
             return {}
-        visible = mine if attack.knowledge == "colluders" else replace(valid, anchor=None)
+        visible = mine if attack.knowledge == "colluders" else replace(valid, references={})
         context = self._setup.context(self.data.facts, self._crew.arena, round_number)
         if attack.knowledge == "defense":
             visible, context = valid, replace(context, rule=deepcopy(rule))

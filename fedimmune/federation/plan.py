@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from fedimmune import attacks as known_attacks
+from fedimmune.adaptive.recordings import Recording, read_recordings
 from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
-from fedimmune.federation.protocols import with_protocol
-from fedimmune.federation.rehearsal import Rehearsal
-from fedimmune.federation.scenario import Scenario
+from fedimmune.federation.pool import usable_cores
+from fedimmune.federation.protocols import PROTOCOLS, with_protocol
+from fedimmune.federation.rehearsal import Rehearsal, record
+from fedimmune.federation.scenario import ResolvedScenario, Scenario, changed
 from fedimmune.federation.seeds import generator, seed_for
-from fedimmune.tasks import Facts
+from fedimmune.tasks import Data, Facts, data_folder, load_data
 
-__all__ = ["plan", "usual_attacks"]
+__all__ = ["plan", "rehearse", "usual_attacks"]
+
+_MOST_EPOCHS = 6
+_PAPER_TRAJECTORIES = ("mean", "geometric-median", "median", "multi-krum")
 
 Ranges = Mapping[str, tuple[float, float]]
 
@@ -104,6 +112,137 @@ def plan(
                 shorter = whole.model_copy(update={"rounds": rounds})
                 rehearsals.append(Rehearsal(shorter, run, on))
     return rehearsals
+
+
+def rehearse(
+    task: str = "digits",
+    attacks: Sequence[str] | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    attackers: Sequence[int] = range(5),
+    runs: int = 3,
+    trajectory: Sequence[str] | None = None,
+    rounds: int | None = None,
+    local_epochs: Sequence[int] | None = None,
+    on: Literal["server", "clients"] = "server",
+    preset: Literal["paper", "authors"] | None = None,
+    randomize: Ranges | None = None,
+    seed: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    on_start: Callable[[Sequence[Rehearsal]], None] = lambda _: None,
+    on_done: Callable[[Rehearsal], None] = lambda _: None,
+) -> list[Recording]:
+    """Rehearse attacks on the server's own data, and return what a defence learns from.
+
+    Each round is kept as inner products of the updates, layer by layer, and who attacked: no
+    update of anyone. What `output` holds already is not rehearsed again, so an interrupted call
+    resumes.
+
+    Parameters
+    ----------
+    task
+        What is learned: one of `fedimmune.tasks.available`, or ``package.module:Name``.
+    attacks
+        Kinds of attack; by default sign-flip and the backdoor, or the label flip if
+        the task has no images.
+    output
+        Folder to keep the recordings in; by default nothing is kept.
+    attackers
+        How many attack; 0 is rehearsed once, whatever the attacks.
+    runs
+        Number of repetitions, with other data, other attackers and another first model. `train`
+        holds the last one out.
+    trajectory
+        Rules whose global model is followed; by default the oracle.
+    rounds
+        How many; by default the task's.
+    local_epochs
+        How often clients go over their samples in a round: each is rehearsed, with fewer rounds by
+        that factor. By default once, and as often as makes up for real clients having more
+        samples, 6 times at most.
+    on
+        Whose data rehearsal clients have: the ``server``'s test samples, or the ``clients``' own,
+        which a real server does not have.
+    preset
+        ``paper``: three runs, four trajectories, all rounds, as in the paper. ``authors``: the
+        same, and attacks and clients as in the authors' program.
+    randomize
+        Draw the attacks' parameters anew for every rehearsal, from these ranges or, where it names
+        none, from the attack's own; by default they are fixed.
+    seed
+        Random seed.
+    settings
+        Further fields of the scenarios, such as ``{"clients": 20, "optimiser.lr": 0.05}``.
+    data
+        Folder of data sets; by default ``FEDIMMUNE_DATA``, else a cache of the user's.
+    workers
+        How many processes, each carrying out one rehearsal at a time; by default one per core.
+    on_start, on_done
+        Called with all rehearsals before the first, and with each that has been carried out, from
+        several threads.
+
+    Returns
+    -------
+    list of Recording
+        One per rehearsal, for `train`.
+
+    Raises
+    ------
+    ParameterError, InputError
+        An attack, a rule or a setting does not exist or does not fit. Nothing has been rehearsed.
+
+    Examples
+    --------
+    >>> from fedimmune import adaptive
+    >>> adaptive.rehearse("digits", ["sign-flip"], attackers=[3], runs=1, rounds=2)
+    [Recording(digits, sign-flip by 3 of 10, run 0, following oracle: 2 rounds)]
+    """
+    if on not in {"server", "clients"}:
+        raise ParameterError(f"on takes server or clients, not {on!r}")
+    if preset not in {None, *PROTOCOLS}:
+        raise ParameterError(f"there is no preset {preset!r}; there are {', '.join(PROTOCOLS)}")
+    given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
+    base = with_protocol(preset or "paper", changed(given, dict(settings or {})))
+    # Says what is wrong before anything is loaded.
+    first = Scenario(**{name: base[name] for name in base if name != "attack"}).resolve()
+    made = first.make_task()
+    loaded = load_data(made, data_folder(data))
+    if local_epochs is None:
+        as_they_are = preset is not None or on == "clients"
+        local_epochs = _usual_epochs(first, loaded, as_they_are=as_they_are)
+    rehearsals = plan(
+        base,
+        loaded.facts,
+        attacks=usual_attacks(loaded.facts) if attacks is None else attacks,
+        attackers=attackers,
+        runs=3 if preset else runs,
+        follow=trajectory or (_PAPER_TRAJECTORIES if preset else ("oracle",)),
+        local_epochs=local_epochs,
+        family=randomize,
+        on=on,
+        protocol=preset or "paper",
+        seed=seed,
+    )
+    on_start(rehearsals)
+    with TemporaryDirectory() as spare:
+        folder = Path(spare if output is None else output)
+        crew = workers or usable_cores()
+        record(rehearsals, folder, made, loaded, workers=crew, on_done=on_done)
+        return read_recordings([folder / each.file_name for each in rehearsals])
+
+
+def _usual_epochs(scenario: ResolvedScenario, data: Data, *, as_they_are: bool) -> Sequence[int]:
+    """Return the scenario's local epochs, and more to make up for fewer samples.
+
+    The server has fewer samples than real clients, whose updates are longer and differ more. A
+    defence that has seen short training alone suspects honest clients who train longer.
+    """
+    if as_they_are or scenario.local_epochs != 1:
+        return (scenario.local_epochs,)
+    more = round(len(data.clients) / max(1, len(data.server) - scenario.anchor))
+    return (1, min(more, _MOST_EPOCHS)) if more > 1 else (1,)
 
 
 def usual_attacks(facts: Facts) -> tuple[str, ...]:

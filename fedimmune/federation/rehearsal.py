@@ -29,7 +29,7 @@ from fedimmune.tasks.prepared import read_data
 from fedimmune.threads import computing_with
 from fedimmune.updates import NonFiniteError, Updates
 
-__all__ = ["Rehearsal", "record", "rehearse"]
+__all__ = ["Rehearsal", "carry_out", "record"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class _Stage:
 
     def do(self, job: tuple[Rehearsal, Path]) -> None:
         rehearsal, file = job
-        rehearse(rehearsal, self._task, self._data).save(file)
+        carry_out(rehearsal, self._task, self._data).save(file)
 
 
 def _stage(task: Task, data: Path) -> _Stage:
@@ -133,32 +133,34 @@ def _stage(task: Task, data: Path) -> _Stage:
     return _Stage(task, read_data(data))
 
 
-def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
-    """Play a scenario on the data that the rehearsal names and record it.
+def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
+    """Carry out one rehearsal, and record it.
 
     Parameters
     ----------
     rehearsal
-        What to play.
+        What to rehearse.
     task, data
         Of its scenario.
     """
     if rehearsal.on == "server":
         data = _server_as_clients(data, rehearsal.scenario.anchor)
     scenario = rehearsal.scenario
-    anchored = scenario.anchor > 0
+    references = ("anchor",) if scenario.anchor else ()
     grams: list[Tensor] = []
     attackers: list[list[bool]] = []
     medians: list[float] = []
     with computing_with(1), Federation(scenario, task, data, workers=1) as federation:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
-            sent = federation.train(number, lambda *_: None, with_anchor=anchored, rule=rule)
+            sent = federation.train(
+                number, lambda *_: None, with_anchor=bool(references), rule=rule
+            )
             if sent.without_anchor is not None:
                 break  # the attack has driven the model beyond numbers: nothing more to learn
             updates = sent.updates.checked()
             try:
-                found = measure(updates.with_anchor_row()).grams()
+                found = measure(updates, references).grams(*references)
                 medians.append(_median_distance(updates, federation.attackers))
                 moved = rule.aggregate(updates).apply(federation.global_model)
             except (FedimmuneError, NonFiniteError):
@@ -179,7 +181,7 @@ def rehearse(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
         clients=scenario.clients,
         run=rehearsal.run,
         trajectory=scenario.rule.name,
-        has_anchor=anchored,
+        references=references,
         on=rehearsal.on,
         scenario=scenario.model_dump(),
     )

@@ -149,6 +149,7 @@ def _rounds(
             data = load_data(task, place)
             federation = stack.enter_context(Federation(scenario, task, data, workers))
             rule = scenario.make_rule(federation.attackers)
+            rule.check_needs({"anchor"})
             _check_enough(rule, len(federation.participants(1)))
             rule.check_model(federation.trained_layers())
             _check_kept(keep, [layer.name for layer in federation.trained_layers()])
@@ -229,7 +230,7 @@ def _play(
         sent = federation.train(
             number,
             lambda *done: observer.progress("training", *done),
-            with_anchor=rule.needs_anchor,
+            with_anchor="anchor" in rule.needs,
             rule=rule,
         )
     with watch("aggregating"):

@@ -149,12 +149,13 @@ class RobustStrategy(FedAvg):
         self.believe_samples = flag(_OWNER, "believe_samples", believe_samples)
         self.most_samples = whole(_OWNER, "most_samples", most_samples, 1)
         self.rule = _rule_of(rule, defence, rule_parameters, believe_samples)
-        if self.rule.needs_anchor and anchor is None:
+        self.rule.check_needs({"anchor"})
+        if "anchor" in self.rule.needs and anchor is None:
             raise ParameterError(
                 f"{_OWNER}: this defence compares clients with the server's own update: give "
                 "anchor=, which anchor_for makes of a model and a few samples"
             )
-        self.anchor = anchor if self.rule.needs_anchor else None
+        self.anchor = anchor if "anchor" in self.rule.needs else None
         exclusion = None if exclude is None else Exclusion(*exclude)
         self.session = Session(self.rule, exclusion, runs, name, about)
         self._resumed: tuple[int, ArrayRecord] | None = None

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedimmune.adaptive.defence import Defence, DefenceAbout
-from fedimmune.adaptive.facts import facts_of
+from fedimmune.adaptive.defence import Defence
 from fedimmune.errors import FedimmuneError
 from fedimmune.report.charts import LineChart, Series
 from fedimmune.report.reading import Run
@@ -73,23 +72,17 @@ def _any_truth(runs: Sequence[Run]) -> bool:
 def _shown(file: Path, digest: str, *, truth: bool) -> DefenceShown:
     facts = [("file", str(file))] + ([("digest", digest)] if digest else [])
     try:
-        about, found = _read(file)
+        defence = Defence.load(file)
     except (FedimmuneError, OSError) as error:
         problem = f"It cannot be shown: {error}. It was there when the run was made."
         return DefenceShown(file.name, [problem], facts)
-    if digest and found != digest:
-        problem = f"It cannot be shown: {file} is now another defence ({found})."
+    if digest and defence.digest != digest:
+        problem = f"It cannot be shown: {file} is now another defence ({defence.digest})."
         return DefenceShown(file.name, [problem], facts)
-    facts += facts_of(about)
+    facts += defence.describe()
     curve, problems = _curve(file)
-    headings, rows = _validation(about.validation, truth=truth)
+    headings, rows = _validation(defence.about.validation, truth=truth)
     return DefenceShown(file.name, problems, facts, headings, rows, curve)
-
-
-def _read(file: Path) -> tuple[DefenceAbout, str]:
-    """Read what a defence says of itself, and its digest."""
-    loaded = Defence.load(file)
-    return loaded.about, loaded.digest
 
 
 # -------------------------------------------------------------------- validation

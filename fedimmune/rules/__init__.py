@@ -9,14 +9,14 @@ Krum(attackers=3)
 
 from typing import Any
 
-from fedimmune.rules.base import CoordinateRule, GeometryRule, Rule, Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, CoordinateRule, GeometryRule, Rule, WeightRule
 from fedimmune.rules.registry import available, exported, find, get, register
 
 __all__ = [
+    "ClientWeights",
     "CoordinateRule",
     "GeometryRule",
     "Rule",
-    "Weighing",
     "WeightRule",
     "available",
     "find",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar, Literal, TypedDict
@@ -17,7 +17,7 @@ from fedimmune.aggregation import Aggregation
 from fedimmune.buffers import settle
 from fedimmune.checks import choice
 from fedimmune.combining import ColumnFunction, combine, weighted_sum
-from fedimmune.errors import InputError, NotEnoughClientsError
+from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.layers import Kind, Layer
 from fedimmune.registry import Named
@@ -25,18 +25,27 @@ from fedimmune.results import ClientResult, Suspicion, Verdict
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
 
 __all__ = [
+    "NEEDS",
     "Basis",
+    "ClientWeights",
     "Common",
     "CoordinateRule",
     "GeometryRule",
     "Rule",
-    "Weighing",
     "WeightRule",
 ]
 
+NEEDS = {
+    "anchor": "the server's own update (Updates.with_anchor, anchor=, --anchor FILE)",
+    "model": "the global model",
+    "history": "earlier global models",
+    "server_loss": "the loss on the server's own data",
+}
+"""What a rule may need besides the updates."""
+
 _log = logging.getLogger("fedimmune")
 _rounds_log = _log.getChild("rounds")
-"""Of its own, so that who shows a round's warnings can do without them in the log."""
+"""A logger of its own, so that whoever shows a round's warnings can silence them in the log."""
 _REDUCED = 0.5
 """Below this share of an equal weight, 1 / n for n valid clients, a client is *reduced*."""
 _SHOWN = 0.001
@@ -44,29 +53,29 @@ _SHOWN = 0.001
 
 
 @dataclass(frozen=True)
-class Weighing:
-    """What a rule thinks of the clients.
+class ClientWeights:
+    """What a rule makes of the clients: one weight per client, and why.
 
     Parameters
     ----------
-    weights
-        One share a client, float64, not negative, summing to one; None where a rule has none.
-    scores
-        What the rule measured of each client, where it measures something.
-    suspicions
-        What those without weight are suspected of, where the rule knows kinds of attack.
+    weight
+        Each client's share, float64, not negative, summing to one.
+    score
+        What the rule measured of each client, if it measures something.
     coefficients
-        What the updates are multiplied by before they are added up, if that is not the weights: a
-        rule that shortens updates has smaller ones.
+        What the updates are multiplied by before they are added up, if that is not `weight`: a
+        rule that clips updates has smaller ones, which need not sum to one.
     reasons
         Why clients have no weight, if the rule can say more than that.
+    suspicions
+        What clients without weight are suspected of, if the rule knows kinds of attack.
     """
 
-    weights: Tensor | None
-    scores: Tensor | None = None
-    suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
+    weight: Tensor
+    score: Tensor | None = None
     coefficients: Tensor | None = None
     reasons: Mapping[ClientId, str] = field(default_factory=dict)
+    suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
 
 
 class Common(TypedDict, total=False):
@@ -82,9 +91,9 @@ class Basis:
     Parameters
     ----------
     geometry
-        The inner products that were looked at, the server's own update last where there is one.
+        The inner products that were looked at.
     evidence
-        What earlier rounds held against each client; None where nothing is remembered.
+        What earlier rounds held against each client; None if nothing is remembered.
     """
 
     geometry: Geometry
@@ -109,6 +118,8 @@ class Rule(Named, ABC):
     shared = frozenset({"buffers"})
     paper: ClassVar[str]
     """Where the rule is from."""
+    needs: frozenset[str] = frozenset()
+    """What the rule needs besides the updates: of `NEEDS`. Engines and Flower supply it."""
     is_told_attackers: ClassVar[bool] = False
     """Whether the rule takes the attackers' ids, which no server knows, as `attackers`."""
     guards_buffers: ClassVar[bool] = True
@@ -131,6 +142,8 @@ class Rule(Named, ABC):
     def __init__(self, *, buffers: Literal["median", "weights"] = "median") -> None:
         self.buffers = choice(self.name, "buffers", buffers, ("median", "weights"))
 
+    # ---------------------------------------------------------------- what it says of itself
+
     @property
     def has_history(self) -> bool:
         """Whether the answer depends on earlier rounds."""
@@ -140,28 +153,6 @@ class Rule(Named, ABC):
     def basis(self) -> Basis | None:
         """What the last answer rests on; None for a rule that does not keep it."""
         return None
-
-    @property
-    def needs_anchor(self) -> bool:
-        """Whether clients are compared with the server's own update; see `Updates.with_anchor`."""
-        return False
-
-    def check_model(self, layers: Sequence[Layer]) -> None:
-        """Refuse a model whose trained layers the rule was not made for. By default any will do.
-
-        Raises
-        ------
-        InputError
-            A defence was trained for another model, say.
-        """
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what is remembered of earlier rounds; only for a rule with history."""
-        raise InputError(f"{self.name} keeps no history, as it was made")
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Take up what `save` wrote; only for a rule with history."""
-        raise InputError(f"{self.name} keeps no history, as it was made")
 
     @property
     def clients_needed(self) -> int:
@@ -180,6 +171,41 @@ class Rule(Named, ABC):
             The number of valid clients.
         """
         return 0
+
+    def check_needs(self, supplied: Collection[str]) -> None:
+        """Refuse a caller that cannot supply what the rule needs.
+
+        Parameters
+        ----------
+        supplied
+            What the caller supplies: of `NEEDS`.
+
+        Raises
+        ------
+        ParameterError
+            Something is missing; the message says what.
+        """
+        for need in sorted(self.needs - set(supplied)):
+            raise ParameterError(f"{self.name} needs {NEEDS.get(need, need)}, and there is none")
+
+    def check_model(self, layers: Sequence[Layer]) -> None:
+        """Refuse a model whose trained layers the rule was not made for. By default any will do.
+
+        Raises
+        ------
+        InputError
+            A defence was trained for another model, say.
+        """
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what is remembered of earlier rounds; only for a rule with history."""
+        raise InputError(f"{self.name} keeps no history, as it was made")
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Read what `save` wrote; only for a rule with history."""
+        raise InputError(f"{self.name} keeps no history, as it was made")
+
+    # ---------------------------------------------------------------- aggregating
 
     def __call__(self, vectors: UpdatesLike) -> Any:
         """Aggregate and return the result alone, in the caller's own kind.
@@ -209,12 +235,19 @@ class Rule(Named, ABC):
         ------
         NotEnoughClientsError
             Fewer valid clients than the rule needs. Nothing has been changed.
+        ParameterError
+            The updates come without something that the rule needs.
         """
-        valid = self.screen(Updates.of(updates))
+        given = Updates.of(updates)
+        self.check_needs(given.references.keys())
+        valid = self.screen(given)
         while True:
             try:
                 heard = self._heard(valid)
-                self._require_enough(heard)
+                count = self.eligible(heard)
+                if count < self.clients_needed:
+                    turned_away = {**heard.rejected, **heard.aside}
+                    raise NotEnoughClientsError(self.name, count, self.clients_needed, turned_away)
                 answer = self._attempt(heard)
                 break
             except NonFiniteError as found:
@@ -229,7 +262,7 @@ class Rule(Named, ABC):
         return updates
 
     def eligible(self, updates: Updates) -> int:
-        """How many of the valid clients count towards `clients_needed`. By default all."""
+        """Return how many of the valid clients count towards `clients_needed`. By default all."""
         return len(updates)
 
     def _heard(self, updates: Updates) -> Updates:
@@ -246,41 +279,31 @@ class Rule(Named, ABC):
     def _attempt(self, updates: Updates) -> Aggregation:
         """Aggregate, or stop with `NonFiniteError` having changed nothing."""
 
-    def _require_enough(self, updates: Updates) -> None:
-        count = self.eligible(updates)
-        if count < self.clients_needed:
-            rejected = {**updates.rejected, **updates.aside}
-            raise NotEnoughClientsError(self.name, count, self.clients_needed, rejected)
+    # ---------------------------------------------------------------- verdicts
 
-    def _answer(self, updates: Updates, update: Any, weighing: Weighing) -> Aggregation:
-        weights = _by_client(updates.clients, weighing.weights)
-        scores = _by_client(updates.clients, weighing.scores)
+    def _answer(
+        self, updates: Updates, update: Any, found: ClientWeights | None = None
+    ) -> Aggregation:
+        """Put an update together with a verdict for everybody; `found` is None without weights."""
+        weights = _by_client(updates, None if found is None else found.weight)
+        scores = _by_client(updates, None if found is None else found.score)
         # If one client in the middle has nearly all the weight, the others are not odd for that:
-        # hence the median client's weight beside an equal one.
+        # hence the median client's weight besides an equal one.
         usual = min(1 / len(weights), median(weights.values())) if weights else 0.0
-        clients = [
-            self._judge(
-                client,
-                None if weights is None else weights[client],
-                None if scores is None else scores[client],
-                weighing,
-                self.suspects_below * usual,
-            )
-            for client in updates.clients
-        ]
-        clients = [
-            replace(one, verdict=Verdict.SUSPECTED, reason=updates.aside[one.client])
-            if one.client in updates.aside
-            else one
-            for one in clients
-        ]
+        clients = []
+        for client in updates.clients:
+            weight = None if weights is None else weights[client]
+            score = None if scores is None else scores[client]
+            verdict, reason, suspicion = self._verdict(client, weight, usual, found)
+            if client in updates.aside:
+                verdict, reason = Verdict.SUSPECTED, updates.aside[client]
+            clients.append(ClientResult(client, verdict, weight, score, reason, suspicion))
         for client, reason in updates.aside.items():
-            if client in updates.clients:
-                continue
-            if weights is not None:
-                weights[client] = 0.0
-            weight = None if weights is None else 0.0
-            clients.append(ClientResult(client, Verdict.SUSPECTED, weight, reason=reason))
+            if client not in updates.clients:
+                if weights is not None:
+                    weights[client] = 0.0
+                weight = None if weights is None else 0.0
+                clients.append(ClientResult(client, Verdict.SUSPECTED, weight, reason=reason))
         clients += [
             ClientResult(client, Verdict.REJECTED, reason=reason)
             for client, reason in updates.rejected.items()
@@ -288,37 +311,30 @@ class Rule(Named, ABC):
         rejected = dict(updates.rejected)
         return Aggregation(self.name, update, weights, scores, rejected, tuple(clients))
 
-    def _judge(
-        self,
-        client: ClientId,
-        weight: float | None,
-        score: float | None,
-        weighing: Weighing,
-        least: float,
-    ) -> ClientResult:
-        """Say what a weight means; with less than `least` a client is suspected."""
-        suspicion, stated = weighing.suspicions.get(client), weighing.reasons.get(client)
+    def _verdict(
+        self, client: ClientId, weight: float | None, usual: float, found: ClientWeights | None
+    ) -> tuple[Verdict, str, Suspicion | None]:
+        """Say what a client's weight means: a verdict, the reason, and what it is suspected of."""
+        if weight is None or found is None:
+            return Verdict.TRUSTED, "", None
         if weight == 0:
-            reason = stated or f"{self.name} gave it no weight"
-            if suspicion is not None and stated is None:
+            suspicion, reason = found.suspicions.get(client), f"{self.name} gave it no weight"
+            if suspicion is not None:
                 reason = f"taken for an attack: it {suspicion}"
-            return ClientResult(client, self.unweighted_means, weight, score, reason, suspicion)
-        if weight is None or weighing.weights is None or self.unweighted_means is Verdict.UNUSED:
-            return ClientResult(client, Verdict.TRUSTED, weight, score)
-        share = weight * len(weighing.weights)
-        if share >= _REDUCED:
-            return ClientResult(client, Verdict.TRUSTED, weight, score)
-        verdict = Verdict.SUSPECTED if weight < least else Verdict.REDUCED
+            return self.unweighted_means, found.reasons.get(client) or reason, suspicion
+        share = weight * len(found.weight)
+        if self.unweighted_means is Verdict.UNUSED or share >= _REDUCED:
+            return Verdict.TRUSTED, "", None
+        verdict = Verdict.SUSPECTED if weight < self.suspects_below * usual else Verdict.REDUCED
         said = f"{share:.1%}" if share >= _SHOWN else f"less than {_SHOWN:.1%}"
-        reason = f"{self.name} gave it {said} of an equal share"
-        return ClientResult(client, verdict, weight, score, reason)
+        return verdict, f"{self.name} gave it {said} of an equal share", None
 
 
 class WeightRule(Rule):
     """A rule that gives each client a weight; the result is the weighted sum of the updates."""
 
     @abstractmethod
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         """Weigh the clients."""
 
     def finish(self, updates: Updates) -> None:
@@ -331,12 +347,9 @@ class WeightRule(Rule):
         if self.weighing_reads and not updates.settled:
             for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
                 pass  # who is invalid in what is not measured has to be known before the weighing
-        weighing = self.weigh(updates)
-        assert weighing.weights is not None
-        coefficients = weighing.weights
-        if weighing.coefficients is not None:
-            coefficients = weighing.coefficients
-        counts = weighing.weights > 0
+        found = self.weigh(updates)
+        coefficients = found.weight if found.coefficients is None else found.coefficients
+        counts = found.weight > 0
         if not bool(counts.all()) and not self.weighing_reads and not updates.is_checked:
             raise NonFiniteError  # who is left out below has to be checked before
         counting = [client for client, does in zip(updates.clients, counts, strict=True) if does]
@@ -345,7 +358,7 @@ class WeightRule(Rule):
             weighted_sum(coefficients[counts]),
             parameters_are_checked=self.weighing_reads,
         )
-        answer = self._answer(updates, update, weighing)
+        answer = self._answer(updates, update, found)
         self.finish(updates)
         return answer
 
@@ -356,12 +369,58 @@ class GeometryRule(WeightRule):
     reads = 2
     weighing_reads = True
 
-    def weigh(self, updates: Updates) -> Weighing:
-        return self.weigh_geometry(measure(updates))
-
     @abstractmethod
-    def weigh_geometry(self, geometry: Geometry) -> Weighing:
+    def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         """Weigh the clients, given their geometry."""
+
+    def measure(self, updates: Updates) -> Geometry:
+        """Measure what the rule looks at. By default the updates and what the rule `needs`."""
+        return measure(updates, sorted(self.needs & updates.references.keys()))
+
+    def weigh(self, updates: Updates) -> ClientWeights:
+        return self.weigh_geometry(self.measure(updates))
+
+    def weights_from_gram(
+        self,
+        grams: Any,
+        clients: Sequence[ClientId] | None = None,
+        *,
+        references: Sequence[str] = (),
+    ) -> ClientWeights:
+        """Weigh clients without anybody's update: inner products are enough.
+
+        The weights are those that `aggregate` gives to the same clients. Nothing is remembered.
+
+        Parameters
+        ----------
+        grams
+            Array or tensor of inner products: one Gram matrix per layer, (layers, n, n), or one of
+            the whole update, (n, n).
+        clients
+            Ids; by default 0, 1, 2, …
+        references
+            Names of rows that follow the clients', such as ``("anchor",)`` for a rule that needs
+            the server's own update.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            Fewer clients than the rule needs.
+        InputError, ParameterError
+            The shapes do not fit, or something that the rule needs is missing.
+
+        Examples
+        --------
+        >>> from fedimmune import rules
+        >>> updates = torch.tensor([[1.0, 0.0], [1.1, 0.0], [1.0, 0.1], [-9.0, 9.0]])
+        >>> rules.get("krum").weights_from_gram(updates @ updates.T).weight
+        tensor([1., 0., 0., 0.], dtype=torch.float64)
+        """
+        geometry = Geometry.from_grams(grams, clients, references=references)
+        self.check_needs(references)
+        if len(geometry) < self.clients_needed:
+            raise NotEnoughClientsError(self.name, len(geometry), self.clients_needed, {})
+        return self.weigh_geometry(geometry)
 
 
 class CoordinateRule(Rule):
@@ -369,14 +428,13 @@ class CoordinateRule(Rule):
 
     @abstractmethod
     def column_function(self, n: int) -> ColumnFunction:
-        """Give the function from the n clients' columns to the result's."""
+        """Return the function from the n clients' columns to the result's."""
 
     def _attempt(self, updates: Updates) -> Aggregation:
-        update = combine(updates, self.column_function(len(updates)))
-        return self._answer(updates, update, Weighing(None))
+        return self._answer(updates, combine(updates, self.column_function(len(updates))))
 
 
-def _by_client(clients: Sequence[ClientId], values: Tensor | None) -> dict[ClientId, float] | None:
+def _by_client(updates: Updates, values: Tensor | None) -> dict[ClientId, float] | None:
     if values is None:
         return None
-    return dict(zip(clients, values.to(torch.float64).tolist(), strict=True))
+    return dict(zip(updates.clients, values.to(torch.float64).tolist(), strict=True))

@@ -1,7 +1,7 @@
 """FoolsGold: clients whose updates are too alike are taken for one attacker in many guises.
 
 A true property of the rule, not a fault of the code: nine honest clients that agree and one that
-flips the sign of its update get the weights 0, …, 0, 1, for the nine are alike and the one is not.
+flips the sign of its update get the weights 0, …, 0, 1: the nine are alike and the one is not.
 
 References
 ----------
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fedimmune.checks import flag, number
-from fedimmune.geometry import measure
-from fedimmune.rules.base import Common, Weighing, WeightRule
+from fedimmune.geometry import Geometry
+from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 from fedimmune.rules.history import History
 from fedimmune.updates import Updates
 
@@ -29,7 +29,7 @@ _INDISTINCT = 1e-9
 """Clients that differ by less than this in 1 − cosine do not differ."""
 
 
-class FoolsGold(WeightRule):
+class FoolsGold(GeometryRule):
     """Weighs clients by how unlike the others they are.
 
     Parameters
@@ -46,8 +46,6 @@ class FoolsGold(WeightRule):
     summary = "little weight to clients that are too alike"
     paper = "Fung et al., RAID 2020"
     symbols = {"confidence": "κ"}
-    reads = 2
-    weighing_reads = True
     suspects_below = 0.0  # honest clients that are somewhat alike get little weight
     is_translation_equivariant = False
 
@@ -63,12 +61,15 @@ class FoolsGold(WeightRule):
     def has_history(self) -> bool:
         return self.history
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def measure(self, updates: Updates) -> Geometry:
         if self.history:
             updates = replace(updates, source=self.memory.added_to(updates))
-        cosines = measure(updates).cosines()
+        return super().measure(updates)
+
+    def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
+        cosines = geometry.cosines()
         similarity = cosines.fill_diagonal_(0).max(dim=1).values
-        return Weighing(_weights(cosines, similarity, self.confidence), similarity)
+        return ClientWeights(_weights(cosines, similarity, self.confidence), similarity)
 
     def finish(self, updates: Updates) -> None:
         if self.history:

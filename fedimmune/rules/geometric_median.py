@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
-from fedimmune.rules.base import Common, GeometryRule, Weighing
+from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 
 __all__ = ["GeometricMedian"]
 
@@ -52,14 +52,14 @@ class GeometricMedian(GeometryRule):
     def withstands(self, n: int) -> int:
         return (n - 1) // 2
 
-    def weigh_geometry(self, geometry: Geometry) -> Weighing:
+    def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         squared = geometry.squared_distances()
         medians = squared.median(dim=1).values
         middle = int(medians.argmin())
         others = squared[middle][squared[middle] > 0]
         if not len(others):  # all sent the same
             n = len(geometry)
-            return Weighing(
+            return ClientWeights(
                 torch.full((n,), 1 / n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
             )
         # The spread of those around the middle one, which fewer than half of the clients do not
@@ -73,7 +73,7 @@ class GeometricMedian(GeometryRule):
             weights = step
             if change < _CONVERGED:
                 break
-        return Weighing(weights, _distances_to(gram, weights).sqrt())
+        return ClientWeights(weights, _distances_to(gram, weights).sqrt())
 
 
 def _inverse(squared: Tensor, least: float) -> Tensor:

@@ -16,7 +16,7 @@ from fedimmune.errors import InputError
 from fedimmune.files import read_described, write_described
 from fedimmune.intake import savable_ids
 from fedimmune.layers import FLOATS, Kind, Layer
-from fedimmune.sources import Around, Source
+from fedimmune.sources import Source
 from fedimmune.untrusted import naming
 from fedimmune.updates import ClientId, Updates
 
@@ -29,7 +29,7 @@ _FORMAT = "fedimmune-history-2"
 class History:
     """The sum of each client's updates so far.
 
-    A value: `after` gives a new history and leaves the old one as it is, so that a round that
+    A value: `after` returns a new history and leaves the old one as it is, so that a round that
     fails half-way leaves no trace.
 
     Parameters
@@ -41,7 +41,7 @@ class History:
     sums: Mapping[ClientId, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def added_to(self, updates: Updates) -> Source:
-        """Give a source whose rows are this round's updates plus each client's past."""
+        """Return a source whose rows are this round's updates plus each client's past."""
         for client in updates.clients:
             for layer in updates.of_kind(Kind.PARAMETER) if client in self.sums else ():
                 known = self.sums[client].get(layer.name)
@@ -53,12 +53,15 @@ class History:
         return _WithPast(updates.source, [self.sums.get(client, {}) for client in updates.clients])
 
     def after(self, updates: Updates) -> History:
-        """Give the history with one more round; clients that took no part keep theirs."""
+        """Return the history with one more round; clients that took no part keep theirs."""
         layers = updates.of_kind(Kind.PARAMETER)
         source = self.added_to(updates)
         fresh: dict[ClientId, dict[str, Tensor]] = {client: {} for client in updates.clients}
         for layer in layers:
-            rows = source.read(layer, 0, layer.size, _room(source, layer, len(updates)))
+            room = torch.empty(
+                len(updates) * layer.size, dtype=layer.compute_dtype, device=source.device
+            )
+            rows = source.read(layer, 0, layer.size, room)
             for client, row in zip(updates.clients, rows, strict=True):
                 fresh[client][layer.name] = source.unflatten(layer, row.clone())
         return History({**self.sums, **fresh})
@@ -106,14 +109,17 @@ class History:
         )
 
 
-class _WithPast(Around):
+class _WithPast(Source):
     """A source whose rows have the clients' past added."""
 
     def __init__(self, source: Source, past: Sequence[Mapping[str, Tensor]]) -> None:
-        super().__init__(source)
-        self._past = list(past)
+        self._source, self._past = source, list(past)
 
-    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor | None) -> Tensor:
+    @property
+    def device(self) -> torch.device:
+        return self._source.device
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         block = self._source.read(layer, start, stop, buffer).clone()
         for row, past in zip(block, self._past, strict=True):
             if layer.name in past:
@@ -123,8 +129,8 @@ class _WithPast(Around):
     def take(self, rows: Sequence[int]) -> _WithPast:
         return _WithPast(self._source.take(rows), [self._past[row] for row in rows])
 
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        return self._source.flatten(layer, tensor)
 
-def _room(source: Source, layer: Layer, n: int) -> Tensor | None:
-    if not source.needs_buffer:
-        return None
-    return torch.empty(n * layer.size, dtype=layer.compute_dtype, device=source.device)
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        return self._source.unflatten(layer, columns)

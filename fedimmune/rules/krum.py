@@ -16,7 +16,7 @@ from torch import Tensor
 from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
 from fedimmune.results import Verdict
-from fedimmune.rules.base import Common, GeometryRule, Weighing
+from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 
 __all__ = ["Krum", "MultiKrum"]
 
@@ -39,7 +39,7 @@ class _Selection(GeometryRule):
         f = max(0, (n - 3) // 2) if self.attackers is None else self.attackers
         return min(f, n - self._kept(n))  # who keeps more than the honest keeps attackers
 
-    def weigh_geometry(self, geometry: Geometry) -> Weighing:
+    def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
         f = (n - 3) // 2 if self.attackers is None else self.attackers
         squared = geometry.squared_distances()
@@ -50,7 +50,7 @@ class _Selection(GeometryRule):
         weights = torch.zeros(n, dtype=torch.float64)
         kept = order[: self._kept(n)]
         weights[kept] = 1 / len(kept)
-        return Weighing(weights, scores)
+        return ClientWeights(weights, scores)
 
 
 class Krum(_Selection):

@@ -16,7 +16,7 @@ import torch
 from fedimmune.checks import flag, number
 from fedimmune.errors import InputError
 from fedimmune.results import Verdict
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 from fedimmune.updates import Updates
 
 __all__ = ["Mean"]
@@ -58,17 +58,17 @@ class Mean(WeightRule):
             }
         )
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         if not self.by_samples or updates.samples is None:
-            return Weighing(_equal(len(updates)))
+            return ClientWeights(_equal(len(updates)))
         claims = [float(updates.samples[client]) for client in updates.clients]
         # In units of the median claim, so that no claim is too large to be added up.
         unit = median([claim for claim in claims if claim > 0] or [1.0])
         shares = [min(claim / unit, self.cap) for claim in claims]
         capped = torch.tensor(shares, dtype=torch.float64)
         if capped.sum() == 0:
-            return Weighing(_equal(len(updates)))  # nobody has trained: nobody counts for more
-        return Weighing(capped / capped.sum())
+            return ClientWeights(_equal(len(updates)))  # nobody has trained: nobody counts for more
+        return ClientWeights(capped / capped.sum())
 
 
 def _equal(n: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 
 from fedimmune.errors import ParameterError
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Oracle"]
@@ -48,10 +48,10 @@ class Oracle(WeightRule):
     def eligible(self, updates: Updates) -> int:
         return sum(self._is_benign(client) for client in updates.clients)
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         benign = [self._is_benign(client) for client in updates.clients]
         weights = torch.tensor(benign, dtype=torch.float64)
-        return Weighing(weights / weights.sum())
+        return ClientWeights(weights / weights.sum())
 
     def _is_benign(self, client: ClientId) -> bool:
         if self.benign is not None:

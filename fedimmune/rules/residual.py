@@ -28,7 +28,7 @@ from fedimmune.aggregation import Aggregation
 from fedimmune.checks import fraction, number
 from fedimmune.combining import Result, weighted_sum
 from fedimmune.layers import Kind
-from fedimmune.rules.base import Common, Rule, Weighing
+from fedimmune.rules.base import ClientWeights, Common, Rule
 from fedimmune.sorting import Sorter
 from fedimmune.summing import add_in_order, by_chunk
 from fedimmune.updates import Block, Updates
@@ -84,7 +84,7 @@ class Residual(Rule):
             client for client, does in zip(updates.clients, counts, strict=True) if does
         )
         result.fill_buffers(counting, weighted_sum(weights[counts]))
-        return self._answer(updates, result.finish(), Weighing(weights))
+        return self._answer(updates, result.finish(), ClientWeights(weights))
 
     def _weights(self, updates: Updates, slopes: Result) -> Tensor:
         n = len(updates)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive import train
 from tests.adaptive.rehearsed import recordings
 
 
@@ -14,7 +14,7 @@ from tests.adaptive.rehearsed import recordings
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a defence that has learned to see negated updates, without an anchor."""
     path = tmp_path_factory.mktemp("defences") / "trained.defence"
-    made, _ = make_defence(recordings(rounds=16), epochs=60, memory=False, settings={"hidden": 32})
+    made = train(recordings(rounds=16), epochs=60, memory=False, settings={"hidden": 32})
     made.save(path)
     return path
 
@@ -23,6 +23,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def anchored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with an anchor, and hardly trained."""
     path = tmp_path_factory.mktemp("defences") / "anchored.defence"
-    made, _ = make_defence(recordings(anchor=True), epochs=2, memory=False, settings={"hidden": 16})
+    made = train(recordings(anchor=True), epochs=2, memory=False, settings={"hidden": 16})
     made.save(path)
     return path

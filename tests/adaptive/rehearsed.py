@@ -72,7 +72,7 @@ def recording(
         clients=n,
         run=run,
         trajectory="oracle",
-        has_anchor=anchor,
+        references=("anchor",) if anchor else (),
         scenario={},
     )
     medians = torch.linspace(0.1, 0.2, rounds, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The server's own update as one more row: measured with the clients', never aggregated."""
+"""The server's own update as a reference: measured with the clients', never aggregated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from fedimmune import Updates, rules
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.geometry import measure
 from fedimmune.on_disk import aggregate_files
-from fedimmune.updates import ANCHOR
 from tests.adaptive.rehearsed import LAYERS, honest_round
 from tests.rounds import SHAPES, as_files, as_states, in_blocks, matrices
 
 
 def rows_of(updates: Updates) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
-    for block in updates.blocks(updates.layers, check=False, stacked=True):
+    for block in updates.blocks(updates.layers, check=False, references=["anchor"]):
         found.setdefault(block.layer.name, []).append(block.values.clone())
     return {name: torch.cat(parts, 1) for name, parts in found.items()}
 
@@ -40,22 +39,49 @@ def test_it_is_the_last_row_of_every_kind_of_round(matrix: Tensor) -> None:
     ]
     expected = {n: torch.stack([s[n].flatten() for s in (*clients, own)]) for n in SHAPES}
     for updates in kinds:
-        row = updates.with_anchor(own).with_anchor_row()
-        assert row.clients == (*updates.clients, ANCHOR)
-        found = rows_of(row)
+        anchored = updates.with_anchor(own)
+        assert anchored.clients == updates.clients
+        found = rows_of(anchored)
         for name in SHAPES:
             torch.testing.assert_close(found[name], expected[name])
-        gram = measure(row).of(list(SHAPES)).grams()
+        geometry = measure(anchored, ["anchor"]).of(list(SHAPES))
+        assert geometry.clients == updates.clients
+        anchor = geometry.reference("anchor")
         for number, name in enumerate(SHAPES):
-            torch.testing.assert_close(gram[number], expected[name] @ expected[name].T)
+            gram = expected[name] @ expected[name].T
+            torch.testing.assert_close(geometry.grams("anchor")[number], gram)
+            torch.testing.assert_close(geometry.grams()[number], gram[:-1, :-1])
+            torch.testing.assert_close(anchor.products[number], gram[-1, :-1])
+            torch.testing.assert_close(anchor.square[number], gram[-1, -1])
+
+
+@given(matrix=matrices(least=3))
+def test_what_is_said_of_the_clients_does_not_depend_on_it(matrix: Tensor) -> None:
+    plain = measure(Updates.of(matrix[:-1]))
+    beside = measure(Updates.of(matrix[:-1]).with_anchor(matrix[-1]), ["anchor"])
+    for name in ("gram", "squared_distances", "norms", "cosines"):
+        torch.testing.assert_close(getattr(beside, name)(), getattr(plain, name)())
+    some = beside.only([1])
+    assert some.references == ("anchor",)
+    torch.testing.assert_close(some.reference("anchor").products, matrix[-1:] @ matrix[1:2].T)
+
+
+def test_a_reference_that_was_not_measured_is_named() -> None:
+    updates = Updates.of(torch.eye(4))
+    with pytest.raises(InputError, match="'anchor'"):
+        measure(updates, ["anchor"])
+    with pytest.raises(InputError, match="'anchor'"):
+        measure(updates.with_anchor(torch.ones(4))).reference("anchor")
+    with pytest.raises(InputError, match="no reference 'mine'; there are anchor, model, memory"):
+        updates.with_reference("mine", torch.ones(4))
 
 
 def test_bare_vectors_have_a_vector_for_an_anchor() -> None:
     matrix = torch.randn(6, 5000, generator=torch.Generator().manual_seed(1))
     for given_ones in (matrix[:5], list(matrix[:5])):
-        row = Updates.of(given_ones).with_anchor(matrix[5]).with_anchor_row()
+        updates = Updates.of(given_ones).with_anchor(matrix[5])
         for columns in (512, 1024, 100_000):
-            assert torch.equal(rows_of(in_blocks(row, columns))["update"], matrix)
+            assert torch.equal(rows_of(in_blocks(updates, columns))["update"], matrix)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -64,14 +90,13 @@ def test_other_widths_and_memory_formats(dtype: torch.dtype) -> None:
     wide = [torch.randn(4, 3, 5, 5, generator=random).to(dtype) for _ in range(5)]
     last = [{"w": t.to(memory_format=torch.channels_last)} for t in wide[:4]]
     plain = measure(Updates.from_states([{"w": t} for t in wide])).grams()
-    mixed = Updates.from_states(last).with_anchor({"w": wide[4]}).with_anchor_row()
-    torch.testing.assert_close(measure(mixed).grams(), plain, rtol=1e-5, atol=1e-4)
+    mixed = measure(Updates.from_states(last).with_anchor({"w": wide[4]}), ["anchor"])
+    torch.testing.assert_close(mixed.grams("anchor"), plain, rtol=1e-5, atol=1e-4)
 
 
-def test_without_one_nothing_changes_and_others_do_not_look() -> None:
+def test_rules_that_do_not_need_it_do_not_look() -> None:
     states = honest_round(6, torch.Generator().manual_seed(3))
     updates = Updates.from_states(states[:5])
-    assert updates.with_anchor_row() is updates
     with_it = updates.with_anchor(states[5])
     for name in ("mean", "median", "krum", "foolsgold"):
         plain, other = rules.get(name).aggregate(updates), rules.get(name).aggregate(with_it)

@@ -12,8 +12,8 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune import Scenario, Updates, rules
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.files import described, read_description
 from tests.adaptive.rehearsed import LAYERS, honest_round, negated, recordings
@@ -34,7 +34,7 @@ def a_round(n: int = 7, seed: int = 5, layers: Any = LAYERS) -> list[dict[str, T
     ids=str,
 )
 def test_round_trip(tmp_path: Path, options: dict[str, Any]) -> None:
-    made, _ = make_defence(recordings(2, rounds=2), epochs=1, **options)
+    made = train(recordings(2, rounds=2), epochs=1, **options)
     made.save(tmp_path / "a.defence")
     again = Defence.load(tmp_path / "a.defence")
     assert again.about == made.about
@@ -143,13 +143,13 @@ def test_the_order_of_the_layers_does_not_matter(trained: Path) -> None:
 
 def test_the_anchor_is_asked_for_by_name(anchored: Path, trained: Path) -> None:
     rule, sent = rules.get("adaptive", defence=anchored), a_round()
-    assert rule.needs_anchor
-    with pytest.raises(InputError, match="anchor"):
+    assert rule.needs == {"anchor"}
+    with pytest.raises(ParameterError, match="needs the server's own update"):
         rule.aggregate(sent[:6])
     answer = rule.aggregate(Updates.from_states(sent[:6]).with_anchor(sent[6]))
     assert set(answer.verdicts) == set(range(6)), "the server is no client"
     without = rules.get("adaptive", defence=trained)
-    assert not without.needs_anchor
+    assert not without.needs
     plain = without.aggregate(sent[:6]).weights
     assert without.aggregate(Updates.from_states(sent[:6]).with_anchor(sent[6])).weights == plain
 
@@ -166,7 +166,7 @@ def test_the_digest_says_which_defence_is_meant(tmp_path: Path, trained: Path) -
     there = Scenario(rule={"name": "adaptive", "defence": str(trained)}).resolve()
     assert there.digest == scenario.digest, "wherever it is"
     assert there != scenario
-    made, _ = make_defence(recordings(2, rounds=2), epochs=1)
+    made = train(recordings(2, rounds=2), epochs=1)
     made.save(file)
     with pytest.raises(ParameterError, match="another defence"):
         scenario.make_rule([])

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune.adaptive import explaining
 from fedimmune.adaptive.defence import Defence, DefenceAbout, make_form
-from fedimmune.adaptive.explaining import Explanation, explain, with_twin
+from fedimmune.adaptive.explaining import Explanation, _shapley, explain, with_twin
 from fedimmune.errors import InputError
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated
 
@@ -101,7 +100,7 @@ def test_blame_is_the_mean_over_all_orders(seed: int, layers: int) -> None:
         torch.tensor([[k >> bit & 1 for bit in range(layers)]]).bool() for k in range(len(drawn))
     ]
     by_set = {frozenset(one[0].nonzero().flatten().tolist()): float(value(one)) for one in every}
-    found = explaining._shapley(value, layers, 0)
+    found = _shapley(value, layers, 0)
     assert found == pytest.approx(naive_shares(by_set, layers))
 
 
@@ -112,12 +111,12 @@ def test_with_many_layers_orders_are_drawn_and_blame_still_adds_up() -> None:
     def additive(sets: Tensor) -> Tensor:
         return (sets * parts).sum(1)
 
-    assert explaining._shapley(additive, layers, 8) == pytest.approx(parts.tolist())
+    assert _shapley(additive, layers, 8) == pytest.approx(parts.tolist())
 
     def together(sets: Tensor) -> Tensor:
         return (sets[:, 3] & sets[:, 20]).double()
 
-    found = explaining._shapley(together, layers, 8)
+    found = _shapley(together, layers, 8)
     assert sum(found) == pytest.approx(1)
     assert found[3] == pytest.approx(0.5), "forwards and backwards, each is last as often"
     assert found[20] == pytest.approx(0.5)

@@ -15,10 +15,10 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune import rules
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Defence
 from fedimmune.adaptive.inventing import invent
 from fedimmune.adaptive.kinds import Kinds, learn_kinds
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import InputError
 from fedimmune.files import described, read_description
@@ -73,7 +73,7 @@ def rehearsals(rounds: int = 14) -> list[Recording]:
 def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A defence that has rehearsed both attacks."""
     path = tmp_path_factory.mktemp("kinds") / "knowing.defence"
-    made, _ = make_defence(rehearsals(), epochs=60, settings={"hidden": 32})
+    made = train(rehearsals(), epochs=60, settings={"hidden": 32})
     made.save(path)
     return path
 
@@ -198,22 +198,22 @@ def test_confidence_is_calibrated(knowing: Path) -> None:
 
 def test_a_defence_of_rehearsals_without_attacks_knows_no_kinds(tmp_path: Path) -> None:
     peaceful = [recording(run, attackers=0, rounds=3) for run in range(2)]
-    made, _ = make_defence(peaceful, epochs=1)
+    made = train(peaceful, epochs=1)
     assert made.kinds is None
     made.save(tmp_path / "a.defence")
     assert Defence.load(tmp_path / "a.defence").kinds is None
 
 
 def test_an_attack_may_not_be_called_unknown() -> None:
-    made, _ = make_defence([recording(r, rounds=2) for r in range(2)], epochs=1)
+    made = train([recording(r, rounds=2) for r in range(2)], epochs=1)
     odd = [recording(r, rounds=2, attack=UNKNOWN) for r in range(2)]
     with pytest.raises(InputError, match="unknown"):
-        learn_kinds(made.form, odd[:1], odd[1:], with_anchor=False, seed=1)
+        learn_kinds(made.form, odd[:1], odd[1:], seed=1)
 
 
 def test_the_same_recordings_and_seed_give_the_same_classifier() -> None:
-    made, _ = make_defence(rehearsals(3), epochs=1)
-    again, _ = make_defence(rehearsals(3), epochs=1)
+    made = train(rehearsals(3), epochs=1)
+    again = train(rehearsals(3), epochs=1)
     assert made.kinds is not None
     assert again.kinds is not None
     for name, tensor in made.kinds.state_dict().items():
@@ -241,7 +241,7 @@ def test_it_makes_no_difference_in_which_order_clients_come(knowing: Path) -> No
     ],
 )
 def test_the_papers_form_tells_kinds_too(options: dict[str, Any], tmp_path: Path) -> None:
-    made, _ = make_defence(rehearsals(3), epochs=1, form="paper", **options)
+    made = train(rehearsals(3), epochs=1, form="paper", **options)
     assert made.kinds is not None
     assert made.kinds.names == ("backdoor", "omniscient", UNKNOWN)
     made.save(tmp_path / "a.defence")

@@ -14,7 +14,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune import Scenario, rules, simulate
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive import train
 from fedimmune.adaptive.memory import Memory
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.federation import run_folder
@@ -271,7 +271,7 @@ def test_a_simulation_that_was_cut_off_goes_on_to_the_same_bits(tmp_path: Path) 
 def test_our_form_remembers_unless_told_otherwise(
     form: str, wanted: bool | None, remembers: bool, tmp_path: Path
 ) -> None:
-    made, _ = make_defence(recordings(rounds=2), form=form, memory=wanted, epochs=1)
+    made = train(recordings(rounds=2), form=form, memory=wanted, epochs=1)
     made.save(tmp_path / "made.defence")
     assert rules.get("adaptive", defence=tmp_path / "made.defence").has_history == remembers
     for chosen in (False, True):

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedimmune import __version__
-from fedimmune.adaptive import making
+from fedimmune.adaptive import making, train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.patching import Compared, Patched, patch
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.training import examples_of
@@ -86,7 +85,7 @@ def test_what_a_patched_defence_says_of_itself(parent: Defence, patched: Patched
     assert ancestor.digest == parent.digest
     assert ancestor.attacks == ("omniscient",)
     assert ancestor.version == about.version == __version__
-    assert about.training["epochs"] == len(patched.curve) == 40
+    assert about.training["epochs"] == len(patched.defence.curve) == 40
     assert about.recordings == digest_of([*parent.replay.every, *halving(3)])
     unchanged = ("task", "layers", "form", "settings", "memory")
     assert all(getattr(about, name) == getattr(parent.about, name) for name in unchanged)
@@ -135,7 +134,7 @@ def test_it_begins_with_the_parents_weights(
         begun.append({name: tensor.clone() for name, tensor in form.state_dict().items()})
         return []
 
-    monkeypatch.setattr(making, "train", note)
+    monkeypatch.setattr(making, "fit", note)
     patch(parent, halving(rounds=2), epochs=1)
     weights = parent.form.state_dict()
     assert all(torch.equal(begun[0][name].double(), weights[name]) for name in weights)
@@ -205,7 +204,7 @@ def test_only_old_attacks_and_only_beyond_the_margin(parent: Defence) -> None:
     worse, better = row((0.0, 1.0), (0.5, 1.0)), row((0.5, 1.0), (0.0, 1.0))
     slightly, worst = row((0.0, 1.0), (0.25, 1.0)), row((0.0, 1.0), (0.0, 0.25))
     new = Compared(False, worse.before, worse.after)
-    found = Patched(parent, [], [better, worse, slightly, new, worst], margin=0.25)
+    found = Patched(parent, [better, worse, slightly, new, worst], margin=0.25)
     assert found.worse == [worst, worse]
 
 
@@ -255,7 +254,7 @@ def test_an_anchor_is_asked_for_where_the_defence_has_one(anchored: Path, parent
     with pytest.raises(FedimmuneError, match="set the scenario's `anchor`"):
         patch(Defence.load(anchored), halving(), epochs=1)
     with_anchor = patch(Defence.load(anchored), halving(rounds=2, anchor=True), epochs=1)
-    assert with_anchor.defence.needs_anchor
+    assert with_anchor.defence.references
     needless = patch(parent, halving(rounds=2, anchor=True), epochs=1).defence
     without = patch(parent, halving(rounds=2), epochs=1).defence
     pairs = zip(needless.form.parameters(), without.form.parameters(), strict=True)
@@ -263,7 +262,7 @@ def test_an_anchor_is_asked_for_where_the_defence_has_one(anchored: Path, parent
 
 
 def test_a_defence_without_a_file_or_without_a_replay(tmp_path: Path) -> None:
-    made, _ = make_defence(recordings(rounds=2), epochs=1, settings={"hidden": 8})
+    made = train(recordings(rounds=2), epochs=1, settings={"hidden": 8})
     with pytest.raises(FedimmuneError, match="no file yet"):
         patch(made, halving(), epochs=1)
     Defence(made.form, made.about).save(tmp_path / "old.defence")
@@ -280,9 +279,7 @@ def test_a_defence_without_a_file_or_without_a_replay(tmp_path: Path) -> None:
 def test_the_papers_form_can_be_patched(tmp_path: Path, preset: str) -> None:
     # These updates are longer than any that has not diverged.
     settings = {"limit": 100.0} if preset == "authors" else {}
-    made, _ = make_defence(
-        recordings(rounds=2), form="paper", preset=preset, epochs=1, settings=settings
-    )
+    made = train(recordings(rounds=2), form="paper", preset=preset, epochs=1, settings=settings)
     made.save(tmp_path / "paper.defence")
     found = patch(Defence.load(tmp_path / "paper.defence"), halving(rounds=2), epochs=1).defence
     assert found.about.form == "paper"

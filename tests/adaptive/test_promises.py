@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedimmune.adaptive import train
 from fedimmune.adaptive.forms import FormSettings
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.promises import promises
 from tests.adaptive.rehearsed import recordings
 
@@ -56,7 +56,7 @@ def test_where_c_is_too_large_there_is_a_score_error_and_no_bound() -> None:
 
 
 def test_a_defence_carries_them() -> None:
-    made, _ = make_defence(recordings(2, rounds=2), epochs=1)
+    made = train(recordings(2, rounds=2), epochs=1)
     for row in made.about.validation:
         assert 0 <= row["score_error"] <= 2
         assert 0 <= row["bound_by_spread"] <= 2

@@ -72,7 +72,7 @@ def with_nan(tensor: Tensor) -> Tensor:
         rewritten(about="{"),
         rewritten(about="{}"),
         rewritten(layers={"one": [3]}),
-        rewritten(has_anchor=True),
+        rewritten(references=["anchor"]),
         rewritten(grams=None),
         rewritten(grams=with_nan),
         rewritten(grams=lambda grams: grams[:, :, :5, :5].contiguous()),

@@ -18,12 +18,12 @@ from torch import Tensor
 
 import fedimmune.federation.rehearsal as rehearsal_module
 import fedimmune.federation.workbench as workbench
-from fedimmune import Scenario, attacks, simulate
-from fedimmune.adaptive.recordings import read_recordings
+from fedimmune import Scenario, adaptive, attacks, simulate
+from fedimmune.adaptive.recordings import digest_of, read_recordings
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.federation.federation import Federation
 from fedimmune.federation.plan import plan, usual_attacks
-from fedimmune.federation.rehearsal import Rehearsal, record, rehearse
+from fedimmune.federation.rehearsal import Rehearsal, carry_out, record
 from fedimmune.tasks import Data, Facts, Task, data_folder
 from fedimmune.updates import NonFiniteError
 from tests.federation.processes import fork_killed_at
@@ -86,7 +86,7 @@ def test_only_the_servers_samples_and_the_anchors_apart(
 ) -> None:
     spy = Spy(monkeypatch)
     rehearsal, task, data = set_up()
-    rehearse(rehearsal, task, data)
+    carry_out(rehearsal, task, data)
     server, clients = as_set(data.server.inputs), as_set(data.clients.inputs)
     assert len(server) == len(data.server), "samples can be told apart"
     anchor = spy.seen[workbench.SERVER]
@@ -109,11 +109,11 @@ def test_on_the_clients_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Spy(monkeypatch)
     rehearsal, task, data = set_up()
     own = replace(rehearsal, on="clients")
-    made = rehearse(own, task, data)
+    made = carry_out(own, task, data)
     assert spy.of_clients() == as_set(data.clients.inputs)
     assert spy.seen[workbench.SERVER] <= as_set(data.server.inputs)
     assert made.about.on == "clients"
-    assert rehearse(rehearsal, task, data).about.on == "server"
+    assert carry_out(rehearsal, task, data).about.on == "server"
     assert own.file_name != rehearsal.file_name
     listed = plan(
         BASE,
@@ -129,11 +129,9 @@ def test_on_the_clients_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained_on_blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from fedimmune.adaptive.making import make_defence  # noqa: PLC0415
-
     rehearsals, task, data = several()
-    made, _ = make_defence([rehearse(each, task, data) for each in rehearsals], epochs=2)
-    assert made.needs_anchor
+    made = adaptive.train([carry_out(each, task, data) for each in rehearsals], epochs=2)
+    assert made.references
     path = tmp_path_factory.mktemp("blobs") / "blobs.defence"
     made.save(path)
     return path
@@ -141,7 +139,7 @@ def trained_on_blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_recorded() -> None:
     rehearsal, task, data = set_up(task=WOBBLY, rounds=3)
-    made = rehearse(rehearsal, task, data)
+    made = carry_out(rehearsal, task, data)
     assert len(made) == 3
     trained = [name for name, _ in task.model(data).named_parameters()]
     assert sorted(made.about.layers) == sorted(trained), "no buffers"
@@ -149,7 +147,7 @@ def test_what_is_recorded() -> None:
     assert made.grams.dtype == torch.float64
     assert made.attackers.sum(1).tolist() == [1, 1, 1]
     assert (made.about.attack, made.about.attackers, made.about.clients) == ("sign-flip", 1, 4)
-    assert made.about.has_anchor
+    assert made.about.references
     assert Scenario(**made.about.scenario).resolve() == rehearsal.scenario
     assert bool((made.median_distances > 0).all())
 
@@ -157,17 +155,17 @@ def test_what_is_recorded() -> None:
 def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
     """Played again by hand with the oracle, whose model is followed."""
     rehearsal, task, data = set_up(rounds=2)
-    made = rehearse(rehearsal, task, data)
+    made = carry_out(rehearsal, task, data)
     from fedimmune.federation.rehearsal import _server_as_clients  # noqa: PLC0415
 
     scenario = rehearsal.scenario
     with Federation(scenario, task, _server_as_clients(data, scenario.anchor), 1) as federation:
         for number in (1, 2):
             sent = federation.train(number, lambda *_: None, with_anchor=True).updates
-            assert sent.anchor is not None
+            assert sent.references["anchor"] is not None
             states = [
                 {k: v.double() for k, v in state.items()}
-                for state in (*federation._crew.arena.updates[:4], sent.anchor)
+                for state in (*federation._crew.arena.updates[:4], sent.references["anchor"])
             ]
             for place, layer in enumerate(made.about.layers):
                 rows = torch.stack([state[layer].flatten() for state in states])
@@ -183,8 +181,8 @@ def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
 
 
 def test_without_an_anchor() -> None:
-    made = rehearse(*set_up(anchor=0))
-    assert not made.about.has_anchor
+    made = carry_out(*set_up(anchor=0))
+    assert not made.about.references
     assert made.grams.shape[-1] == 4
 
 
@@ -262,28 +260,76 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 def test_a_model_beyond_numbers_ends_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, measure = [], vars(rehearsal_module)["measure"]
 
-    def until_the_third(updates: Any) -> Any:
+    def until_the_third(updates: Any, references: Any) -> Any:
         calls.append(updates)
         if len(calls) == 3:
             raise NonFiniteError
-        return measure(updates)
+        return measure(updates, references)
 
-    expected = rehearse(*set_up(rounds=2))
+    expected = carry_out(*set_up(rounds=2))
     monkeypatch.setattr(rehearsal_module, "measure", until_the_third)
-    made = rehearse(*set_up(rounds=6))
+    made = carry_out(*set_up(rounds=6))
     assert torch.equal(made.grams, expected.grams)
     assert len(made.attackers) == len(made.median_distances) == 2
     calls[:] = [None, None]
     with pytest.raises(InputError, match="no valid round"):
-        rehearse(*set_up(rounds=6))
+        carry_out(*set_up(rounds=6))
 
 
 def test_updates_that_are_large_but_finite_are_recorded() -> None:
     """1e25 is finite in float32 and its square is not: rules can measure that, and so can we."""
     attack = {"name": "sign-flip", "scale": 1e25}
-    made = rehearse(*set_up(attack=attack, rounds=2))
+    made = carry_out(*set_up(attack=attack, rounds=2))
     assert len(made) == 2
     assert float(made.grams.max()) > 1e45
+
+
+# -------------------------------------------------------------------- in one call
+
+
+def test_rehearsing_in_one_call_is_a_plan_carried_out(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "attackers": [0, 1],
+        "runs": 2,
+        "trajectory": ["mean"],
+        "rounds": 2,
+        "local_epochs": [1],
+        "settings": {"clients": 4, "partition": "iid"},
+        "workers": 1,
+    }
+    planned: list[Any] = []
+    done: list[Any] = []
+    watched: dict[str, Any] = {"on_start": planned.extend, "on_done": done.append}
+    found = adaptive.rehearse(BLOBS, ["omniscient"], output=tmp_path, **watched, **options)
+    expected, task, data = several()
+    assert planned == done == expected
+    for made, rehearsal in zip(found, expected, strict=True):
+        assert torch.equal(made.grams, carry_out(rehearsal, task, data).grams)
+    assert sorted(f.name for f in tmp_path.iterdir()) == sorted(e.file_name for e in expected)
+    again = adaptive.rehearse(BLOBS, ["omniscient"], output=tmp_path, **watched, **options)
+    assert len(done) == len(expected), "what is there is not rehearsed again"
+    nowhere = adaptive.rehearse(BLOBS, ["omniscient"], **options)
+    for others in (again, nowhere):
+        assert digest_of(others) == digest_of(found)
+    assert adaptive.train(found, epochs=1).references == ("anchor",)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on": "moon"}, "on takes server or clients"),
+        ({"preset": "mine"}, "no preset 'mine'"),
+        ({"attacks": ["tickle"]}, "no attack 'tickle'"),
+        ({"attackers": []}, "numbers of attackers"),
+        ({"settings": {"colour": 1}}, "no field 'colour'"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ParameterError, match=said):
+        adaptive.rehearse(BLOBS, **{"output": tmp_path / "out", "workers": 1, **options})
+    assert not (tmp_path / "out").exists()
 
 
 # -------------------------------------------------------------------- what to rehearse

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.parting import Parted, part
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.replay import pack, sample, unpack
@@ -89,7 +89,7 @@ def test_a_defence_carries_at_most_so_many_rounds_of_what_it_learned() -> None:
         for run in range(3)
         for count, attack in ((0, "none"), (1, "omniscient"), (1, "backdoor"))
     ]
-    made, _ = make_defence(found, attacks=["omniscient"], epochs=1, settings={"hidden": 8})
+    made = train(found, attacks=["omniscient"], epochs=1, settings={"hidden": 8})
     assert rounds_of(made.replay.to_train) == 240
     assert rounds_of(made.replay.to_validate) == 120
     assert made.replay.kinds == {"omniscient"}, "what it did not learn is none of its own"
@@ -133,7 +133,7 @@ def test_it_travels_in_the_file(tmp_path: Path, anchor: bool) -> None:
         *(recording(run, n=5, rounds=2, anchor=anchor) for run in range(2)),
     ]
     found[0].median_distances[0] = torch.nan
-    made, _ = make_defence(found, epochs=1, settings={"hidden": 8})
+    made = train(found, epochs=1, settings={"hidden": 8})
     made.save(tmp_path / "a.defence")
     again = Defence.load(tmp_path / "a.defence")
     for which in ("to_train", "to_validate"):
@@ -199,7 +199,7 @@ def at(number: int, what: str, change: Callable[[Tensor], Tensor | None]) -> Any
         lambda _, description: description["replay"][0].pop("apart"),
         lambda _, description: description["replay"][0].update(about=3),
         lambda _, description: description["replay"][0]["about"].pop("attack"),
-        lambda _, description: description["replay"][0]["about"].update(has_anchor=True),
+        lambda _, description: description["replay"][0]["about"].update(references=["anchor"]),
         lambda _, description: description["replay"][0]["about"].update(layers={"w": [1]}),
         lambda _, description: description["about"].update(lineage=[{"digest": "a"}]),
     ],

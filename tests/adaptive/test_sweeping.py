@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive import train
 from fedimmune.adaptive.outcomes import (
     Outcome,
     OutcomeFile,
@@ -109,11 +109,11 @@ def test_each_point_comes_out_as_if_it_were_trained_alone(
     assert told == outcomes
     assert [one.settings for one in outcomes] == points_of(SMALL)
     for one in outcomes:
-        alone, curve = make_defence(rehearsals, epochs=2, settings={"hidden": 8, **one.settings})
+        alone = train(rehearsals, epochs=2, settings={"hidden": 8, **one.settings})
         assert one.model_dump(exclude={"settings", "epoch"}) == figures_of(
             alone.about.validation, alone.about.attacks
         )
-        assert one.epoch == min(curve, key=lambda epoch: epoch.validation).number
+        assert one.epoch == min(alone.curve, key=lambda epoch: epoch.validation).number
     assert len({one.attacker_weight for one in outcomes}) > 1, "settings matter"
     # Nobody is left out with ε = 0: none is wrong about the honest, and all about attackers.
     assert {one.benign_kept for one in outcomes if one.settings["eps"] == 0} == {1.0}
@@ -140,8 +140,8 @@ def test_what_a_defence_is_told(rehearsals: list[Recording], file: OutcomeFile) 
 def test_an_anchor_can_be_searched(rehearsals: list[Recording], file: OutcomeFile) -> None:
     with_it, without = searched(rehearsals, {"anchor": [True, False]}, file)
     assert with_it.attacker_weight != without.attacker_weight
-    left_out, _ = COURSE.train(rehearsals, {"anchor": False}, epochs=1)
-    assert not left_out.needs_anchor
+    left_out = COURSE.train(rehearsals, {"anchor": False}, epochs=1)
+    assert not left_out.references
 
 
 # -------------------------------------------------------------------- going on

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedimmune.adaptive import making
+from fedimmune.adaptive import making, train
 from fedimmune.adaptive.defence import Defence, make_form
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.recordings import Recording, digest_of
-from fedimmune.adaptive.training import Epoch, Examples, examples_of, train
+from fedimmune.adaptive.training import Epoch, Examples, examples_of, fit
 from fedimmune.adaptive.validation import validate
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from tests.adaptive.rehearsed import LAYERS, recording, recordings
@@ -28,14 +27,14 @@ def weights_of(defence: Defence) -> list[torch.Tensor]:
 def test_a_seed_gives_the_same_bits_and_another_seed_others(form: str) -> None:
     found = recordings(rounds=3)
     torch.manual_seed(5)
-    first, curve = make_defence(found, form=form, epochs=3)
+    first = train(found, form=form, epochs=3)
     torch.manual_seed(77)
     before = torch.random.get_rng_state()
-    again, same = make_defence(found, form=form, epochs=3)
+    again = train(found, form=form, epochs=3)
     assert torch.equal(torch.random.get_rng_state(), before), "chance of the caller's own is his"
-    assert curve == same
+    assert first.curve == again.curve
     assert all(torch.equal(a, b) for a, b in zip(weights_of(first), weights_of(again), strict=True))
-    other, _ = make_defence(found, form=form, epochs=3, seed=2)
+    other = train(found, form=form, epochs=3, seed=2)
     assert not all(
         torch.equal(a, b) for a, b in zip(weights_of(first), weights_of(other), strict=True)
     )
@@ -45,14 +44,14 @@ def test_the_best_validation_epoch_is_kept() -> None:
     found = [each for each in recordings(rounds=4) if each.about.attackers]
     torch.manual_seed(1)
     form = make_form("relational", {"layers": len(LAYERS), "anchor": False, "hidden": 16})
-    to_train = examples_of(form, [r for r in found if r.about.run < 2], with_anchor=False)
+    to_train = examples_of(form, [r for r in found if r.about.run < 2])
     # What is kept apart says the opposite, so that best and last are two.
     apart = [
         Examples(group.inputs, ~group.attackers)
-        for group in examples_of(form, [r for r in found if r.about.run == 2], with_anchor=False)
+        for group in examples_of(form, [r for r in found if r.about.run == 2])
     ]
     told: list[Epoch] = []
-    curve = train(form, to_train, apart, epochs=5, on_epoch=told.append)
+    curve = fit(form, to_train, apart, epochs=5, on_epoch=told.append)
     assert told == curve
     assert [epoch.number for epoch in curve] == list(range(1, 6))
     best = min(epoch.validation for epoch in curve)
@@ -79,7 +78,7 @@ def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.Mo
         return validate(defence, given)
 
     monkeypatch.setattr(making, "validate", figures)
-    make_defence(recordings(runs, rounds=2), epochs=1, **SMALL)
+    train(recordings(runs, rounds=2), epochs=1, **SMALL)
     assert used == [set(range(runs - 1)), {runs - 1}]
     assert validated == [{runs - 1}]
 
@@ -87,9 +86,9 @@ def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("anchor", [True, False])
 def test_negated_updates_are_learned_in_seconds(anchor: bool) -> None:
     found = recordings(rounds=16, anchor=anchor)
-    defence, curve = make_defence(found, epochs=60, settings={"hidden": 32})
-    assert defence.needs_anchor == anchor
-    assert curve[-1].training < 0.5 * curve[0].training
+    defence = train(found, epochs=60, settings={"hidden": 32})
+    assert defence.references == (("anchor",) if anchor else ())
+    assert defence.curve[-1].training < 0.5 * defence.curve[0].training
     rows = {(row["attack"], row["attackers"]): row for row in defence.about.validation}
     assert set(rows) == {("none", 0), ("omniscient", 2), ("omniscient", 3)}
     for key, row in rows.items():
@@ -104,15 +103,15 @@ def test_negated_updates_are_learned_in_seconds(anchor: bool) -> None:
 
 
 def test_the_papers_form_learns_them_too() -> None:
-    defence, curve = make_defence(recordings(rounds=8), form="paper", epochs=30)
-    assert not defence.needs_anchor
-    assert min(e.validation for e in curve) < 0.9 * curve[0].validation
+    defence = train(recordings(rounds=8), form="paper", epochs=30)
+    assert not defence.references
+    assert min(e.validation for e in defence.curve) < 0.9 * defence.curve[0].validation
 
 
 def test_figures_by_their_definitions() -> None:
     """On a defence that says the same of everyone, which keeps all."""
     found = recording(0, attackers=2, n=8, rounds=5)
-    defence, _ = make_defence(recordings(2, rounds=2), epochs=1, **SMALL)
+    defence = train(recordings(2, rounds=2), epochs=1, **SMALL)
     for parameter in defence.form.parameters():
         parameter.data.zero_()
     (row,) = validate(defence, [found])
@@ -126,7 +125,7 @@ def test_figures_by_their_definitions() -> None:
 
 def test_rounds_with_other_numbers_of_clients_learn_together() -> None:
     mixed = [recording(run, n=n, rounds=3) for run in range(2) for n in (5, 8)]
-    defence, _ = make_defence(mixed, epochs=2, **SMALL)
+    defence = train(mixed, epochs=2, **SMALL)
     assert {(row["clients"], row["rounds"]) for row in defence.about.validation} == {(5, 3), (8, 3)}
 
 
@@ -135,7 +134,7 @@ def test_what_a_defence_says_of_itself() -> None:
         *recordings(rounds=2),
         *(recording(run, attack="backdoor", rounds=2) for run in (0, 2)),
     ]
-    defence, _ = make_defence(found, attacks=["backdoor"], epochs=2, seed=4, **SMALL)
+    defence = train(found, attacks=["backdoor"], epochs=2, seed=4, **SMALL)
     about = defence.about
     assert about.attacks == ("backdoor",)
     learned = [each for each in found if each.about.attack in {"none", "backdoor"}]
@@ -185,13 +184,13 @@ def test_what_cannot_be_made(
     given: list[Recording], options: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind, match=said):
-        make_defence(given, **{"epochs": 1, **options})
+        train(given, **{"epochs": 1, **options})
 
 
 def test_an_anchor_that_was_recorded_can_be_left_out() -> None:
-    defence, _ = make_defence(recordings(2, anchor=True, rounds=2), anchor=False, epochs=1, **SMALL)
-    without, _ = make_defence(recordings(2, anchor=False, rounds=2), epochs=1, **SMALL)
-    assert not defence.needs_anchor
+    defence = train(recordings(2, anchor=True, rounds=2), anchor=False, epochs=1, **SMALL)
+    without = train(recordings(2, anchor=False, rounds=2), epochs=1, **SMALL)
+    assert not defence.references
     assert all(
         torch.equal(a, b) for a, b in zip(weights_of(defence), weights_of(without), strict=True)
     )

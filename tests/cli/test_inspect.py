@@ -13,9 +13,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fedimmune import Scenario, simulate
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Ancestor, Defence, DefenceAbout
-from fedimmune.adaptive.facts import facts_of
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.relational import Relational, RelationalSettings
 from fedimmune.cli import app
 from fedimmune.federation import run_folder
@@ -45,7 +44,7 @@ def read(*words: str | Path) -> Any:
 def defence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Has learned to see updates turned round."""
     path = tmp_path_factory.mktemp("defence") / "made.defence"
-    made, _ = make_defence(recordings(rounds=16), epochs=60, settings={"hidden": 32})
+    made = train(recordings(rounds=16), epochs=60, settings={"hidden": 32})
     made.save(path)
     return path
 
@@ -115,7 +114,7 @@ def test_a_defence_tells_where_it_is_from_how_good_it_is_and_what_it_looks_at(
 
 
 def test_the_papers_form_is_shown_by_component(tmp_path: Path) -> None:
-    made, _ = make_defence(recordings(2, rounds=2), form="paper", epochs=1)
+    made = train(recordings(2, rounds=2), form="paper", epochs=1)
     made.save(tmp_path / "paper.defence")
     assert "component 10" in call(tmp_path / "paper.defence").stdout
 
@@ -126,9 +125,9 @@ def test_what_a_later_version_says_of_a_defence_is_shown_as_it_is() -> None:
         looked_for: dict[str, Any] | None = None
 
     fields: dict[str, Any] = {"task": "t", "layers": {}, "form": "paper", "settings": {}}
-    plain = dict(facts_of(Later(**fields)))
+    plain = dict(Later(**fields).describe())
     assert not plain.keys() & {"origin", "looked for"}, "what is empty is left out"
-    found = dict(facts_of(Later(**fields, origin=("a", "b"), looked_for={"c": [1, 2]})))
+    found = dict(Later(**fields, origin=("a", "b"), looked_for={"c": [1, 2]}).describe())
     assert found["origin"] == "a, b"
     assert found["looked for"] == "c = 1, 2"
 
@@ -136,7 +135,7 @@ def test_what_a_later_version_says_of_a_defence_is_shown_as_it_is() -> None:
 def test_a_patched_defence_names_what_it_was_made_of() -> None:
     before = Ancestor(digest="0123", attacks=("omniscient",), version="1")
     about = DefenceAbout(task="t", layers={}, form="paper", settings={}, lineage=(before,))
-    assert dict(facts_of(about))["patched from"] == "0123 (omniscient)"
+    assert dict(about.describe())["patched from"] == "0123 (omniscient)"
 
 
 # -------------------------------------------------------------------- a run
@@ -279,7 +278,7 @@ def test_a_defence_that_is_gone_or_another_one(
     assert "moved.defence" in told
     assert "--defence" in told
     assert read(*asked[1:], "--defence", kept)["explanation"] is not None
-    other, _ = make_defence(recordings(2, rounds=2), epochs=1)
+    other = train(recordings(2, rounds=2), epochs=1)
     other.save(tmp_path / "moved.defence")
     told = refused(*asked)
     assert "another defence" in told

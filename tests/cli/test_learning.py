@@ -227,7 +227,7 @@ def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable
         (("--attackers", "11"), "11 attackers among 10"),
         (("--follow", "krumm"), "no rule 'krumm'"),
         (("--preset", "mine"), "there is no preset 'mine'"),
-        (("--on", "moon"), "--on takes server or clients"),
+        (("--on", "moon"), "on takes server or clients"),
         (("--range", "shift"), "--range takes NAME=LOW-HIGH"),
         (("--range", "size=1-2"), "--range size"),
         (("--range", "shift=5-1"), "low to high"),

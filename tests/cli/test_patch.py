@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from fedimmune.adaptive import patching
+from fedimmune.adaptive import patching, train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.cli import app, main
 from fedimmune.errors import InputError
 from tests.adaptive.rehearsed import recording, recordings
@@ -33,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a defence, what it was made from, and recordings of a new attack."""
     monkeypatch.chdir(tmp_path)
     known = recordings(2, rounds=2)
-    made, _ = make_defence(known, epochs=1, settings={"hidden": 8})
+    made = train(known, epochs=1, settings={"hidden": 8})
     made.save("old.defence")
     for name, found in (
         ("known", known),

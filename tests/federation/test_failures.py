@@ -134,10 +134,10 @@ class Anchored(Rule):
     name = "anchored"
     summary = "the mean, if there is an anchor"
     paper = "–"
-    needs_anchor = True
+    needs = frozenset({"anchor"})
 
     def _attempt(self, updates: Updates) -> Aggregation:
-        assert updates.anchor is not None
+        assert updates.references["anchor"]
         return rules.get("mean").aggregate(updates)
 
 

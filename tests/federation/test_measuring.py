@@ -19,6 +19,7 @@ from fedimmune.federation.testing import PIECE, Counts
 from fedimmune.federation.testing import test_piece as count_piece
 from fedimmune.results import ClientResult
 from fedimmune.tasks import Data, Samples, data_folder
+from tests.attacks.contexts import context
 from tests.federation.own_task import Blobs
 from tests.federation.test_client import BLOBS, WOBBLY, nobody, sent, set_up
 

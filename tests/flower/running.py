@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive import train
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.federation import Scenario
 from fedimmune.federation.plan import plan
@@ -33,7 +33,7 @@ def learn_digits(folder: Path) -> Path:
     attacks = ("backdoor", "omniscient")
     rehearsals = plan(base, data.facts, attacks=attacks, attackers=(3,), runs=2, follow=("oracle",))
     record(rehearsals, folder / "recordings", task, data, workers=1)
-    defence, _ = make_defence(read_recordings([folder / "recordings"]), epochs=60)
+    defence = train(read_recordings([folder / "recordings"]), epochs=60)
     defence.save(folder / "digits.defence")
     return folder / "digits.defence"
 

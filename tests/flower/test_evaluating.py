@@ -9,7 +9,7 @@ import torch
 from flwr.app import Message, MessageType
 
 from fedimmune import Updates
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 from tests.flower.federation import (
     Client,
     FakeGrid,
@@ -31,9 +31,9 @@ class Accusing(WeightRule):
     summary = "of a test"
     paper = "–"
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         trusted = torch.tensor([client not in (8, 9) for client in updates.clients]).double()
-        return Weighing(trusted / trusted.sum())
+        return ClientWeights(trusted / trusted.sum())
 
 
 def measuring(trains: Client, accuracy: float) -> Client:

@@ -14,7 +14,7 @@ from fedimmune.flower import anchor_for, verdict_of
 from fedimmune.flower.arrays import record_of
 from fedimmune.flower.messages import WatchfulGrid
 from fedimmune.flower.sampling import Exclusion
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 from tests.flower.federation import (
     Client,
     FakeGrid,
@@ -209,9 +209,9 @@ class Accuses(WeightRule):
 
     name, summary, paper = "accuses", "for tests", "none"
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         trusted = torch.tensor([client != 106 for client in updates.checked().clients]).double()
-        return Weighing(trusted / trusted.sum())
+        return ClientWeights(trusted / trusted.sum())
 
 
 def test_who_is_suspected_often_is_not_asked_for_a_while() -> None:

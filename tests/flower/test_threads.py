@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedimmune import Updates
 from fedimmune.errors import ParameterError
-from fedimmune.rules.base import Weighing, WeightRule
+from fedimmune.rules.base import ClientWeights, WeightRule
 from tests.flower.federation import FakeGrid, arrays_of, first_model, group, robust
 
 pytestmark = pytest.mark.flower
@@ -27,15 +27,15 @@ class Counting(WeightRule):
     def __init__(self) -> None:
         self.threads: list[int] = []
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         self.threads.append(torch.get_num_threads())
-        return Weighing(torch.full((len(updates),), 1 / len(updates), dtype=torch.float64))
+        return ClientWeights(torch.full((len(updates),), 1 / len(updates), dtype=torch.float64))
 
 
 class Broken(Counting):
     """Raises."""
 
-    def weigh(self, updates: Updates) -> Weighing:
+    def weigh(self, updates: Updates) -> ClientWeights:
         raise ZeroDivisionError
 
 

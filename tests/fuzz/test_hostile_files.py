@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fedimmune import Updates, rules
+from fedimmune.adaptive import train
 from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.making import make_defence
 from fedimmune.adaptive.memory import Case, Memory
 from fedimmune.adaptive.outcomes import Outcome, described_search
 from fedimmune.adaptive.recordings import Recording
@@ -79,7 +79,7 @@ def fuzzed(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one valid file of each kind."""
     folder = tmp_path_factory.mktemp("valid")
-    made, _ = make_defence(recordings(2, rounds=2), epochs=1, settings={"hidden": 4})
+    made = train(recordings(2, rounds=2), epochs=1, settings={"hidden": 4})
     figures: dict[str, Any] = {"accuracy": 0.5, "exact": 0.5, "benign_kept": 1.0}
     points = [Outcome(settings={"c": c}, attacker_weight=None, epoch=1, **figures) for c in (5, 10)]
     searched = described_search({"c": [5, 10]}, points)
@@ -152,7 +152,7 @@ def test_a_recording(draw: Any, tmp_path: Path, valid: Path) -> None:
     path.write_bytes(changed_tensors(draw, (valid / "a.recording").read_bytes()))
     found = Recording.load(path)
     other = recording(run=1, rounds=1, n=4)
-    made, _ = make_defence([found, other], epochs=1, settings={"hidden": 2})
+    made = train([found, other], epochs=1, settings={"hidden": 2})
     made.save(tmp_path / "made.defence")
     Defence.load(tmp_path / "made.defence")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedimmune import Updates, rules
 from fedimmune.errors import NotEnoughClientsError
-from fedimmune.rules import find
+from fedimmune.rules import GeometryRule, find
 from tests.rounds import (
     COLUMNS,
     SHAPES,
@@ -66,6 +66,22 @@ def test_scale_equivariant_where_declared(name: str, matrix: Tensor, factor: flo
     rule = rule_for(name, range(len(matrix)))
     if rule.is_scale_equivariant:
         assert_near(rule(matrix * factor) / factor, rule(matrix))
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in rules.available() if issubclass(find(n), GeometryRule)]
+)
+@given(matrix=matrices())
+def test_inner_products_are_enough(name: str, matrix: Tensor) -> None:
+    clients = [f"c{i}" for i in range(len(matrix))]
+    rule = rule_for(name, clients)
+    assert isinstance(rule, GeometryRule)
+    answer = rule.aggregate(Updates.from_vectors(matrix, clients=clients))
+    found = rule.weights_from_gram((matrix @ matrix.T).numpy(), clients)
+    weights = dict(zip(clients, found.weight.tolist(), strict=True))
+    assert weights == pytest.approx(answer.weights, abs=1e-9)
+    coefficients = found.weight if found.coefficients is None else found.coefficients
+    assert_near(coefficients @ matrix, answer.update)
 
 
 @every_rule

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedimmune.adaptive.making import make_defence
+from fedimmune.adaptive import train
 from fedimmune.records import RoundRecord, Seconds
 from fedimmune.report import write_report
 from fedimmune.results import ClientResult, Verdict
@@ -203,11 +203,8 @@ def adaptive(defence: Path, digest: str) -> dict[str, Any]:
 @pytest.fixture
 def defended(tmp_path: Path) -> Path:
     """A run by a defence whose file and curve are there."""
-    made, curve = make_defence(recordings(2, rounds=2), epochs=3)
+    made = train(recordings(2, rounds=2), epochs=3)
     made.save(tmp_path / "a.defence")
-    rows = [f"{e.number},{e.training},{e.validation}" for e in curve]
-    text = "\n".join(["epoch,training,validation", *rows])
-    (tmp_path / "a.defence.curve.csv").write_text(text + "\n")
     digest = type(made).load(tmp_path / "a.defence").digest
     make_run(tmp_path / "run", adaptive(tmp_path / "a.defence", digest))
     return tmp_path
@@ -228,7 +225,7 @@ def test_a_defence_that_has_moved_is_no_error(defended: Path) -> None:
 
 
 def test_another_defence_in_its_place_is_not_taken_for_it(defended: Path) -> None:
-    made, _ = make_defence(recordings(2, rounds=2), epochs=1, seed=2)
+    made = train(recordings(2, rounds=2), epochs=1, seed=2)
     made.save(defended / "a.defence")
     text = page(defended)
     assert "is now another defence" in text
