@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedimmune import Updates
+from fedimmune import Updates, rules
 from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.rules import ClientWeights, GeometryRule, Rule
