@@ -181,8 +181,13 @@ class Registry(Generic[T]):
         raise AttributeError(f"fedimmune.{self._noun}s has no {name!r}")
 
     def _discover(self) -> None:
-        homes, self._homes = self._homes, ()
-        for module in [each for home in homes for each in _modules(home)]:
+        homes, self._homes = self._homes, ()  # first, because to register looks here too
+        try:
+            modules = [module for home in homes for module in _modules(home)]
+        except BaseException:
+            self._homes = homes  # the next who asks is told the same
+            raise
+        for module in modules:
             for member in vars(module).values():
                 if (
                     inspect.isclass(member)

@@ -17,7 +17,7 @@ from fedimmune.cli import app
 from fedimmune.tasks.digits import DigitsNet
 from tests.adaptive.rehearsed import recording
 
-RECORD = ("record", "--rounds", "2", "--attacks", "omniscient", "--attackers", "0,3", "--runs", "2")
+RECORD = ("record", "--rounds", "2", "--attacks", "sign-flip", "--attackers", "0,3", "--runs", "2")
 
 
 def call(*arguments: str | Path) -> Result:
@@ -49,7 +49,7 @@ def defence(recorded: Path) -> Path:
     path = recorded.parent / "digits.defence"
     result = call("train", recorded, "-o", path, "--epochs", "3")
     assert result.exit_code == 0, result.output
-    assert "omniscient" in result.stdout
+    assert "sign-flip" in result.stdout
     assert "of 3)" in result.stderr
     return path
 
@@ -60,7 +60,7 @@ def defence(recorded: Path) -> Path:
 def test_recording_goes_on_where_it_was(recorded: Path) -> None:
     files = sorted(recorded.glob("*.recording"))
     assert len(files) == 4
-    assert sum(file.name.startswith("omniscient-3of10-oracle-run") for file in files) == 2
+    assert sum(file.name.startswith("sign-flip-3of10-oracle-run") for file in files) == 2
     stamps = [file.stat().st_mtime_ns for file in files]
     again = call(*RECORD, "--workers", "1", "-o", recorded)
     assert "4 of 4 are recorded already" in again.stderr
@@ -69,7 +69,7 @@ def test_recording_goes_on_where_it_was(recorded: Path) -> None:
 
 def test_families_and_ranges_reach_the_scenarios() -> None:
     result = call(
-        *("record", "--rounds", "1", "--attacks", "omniscient", "--attackers", "2", "--runs", "2"),
+        *("record", "--rounds", "1", "--attacks", "sign-flip", "--attackers", "2", "--runs", "2"),
         *("--range", "scale=3-4", "--set", "local_epochs=1", "--workers", "1", "-o", "drawn"),
     )
     assert result.exit_code == 0, result.output
@@ -87,14 +87,14 @@ def test_a_table_is_rehearsed_with_attacks_that_fit_it() -> None:
     result = call(*ROWS, "--attackers", "0,2", "--runs", "1", "--local-epochs", "1")
     assert result.exit_code == 0, result.output
     kinds = {file.name.partition("-2of")[0] for file in Path("rows").glob("*-2of10-*")}
-    assert kinds == {"label-flip", "omniscient"}
+    assert kinds == {"label-flip", "sign-flip"}
 
 
 @pytest.mark.parametrize("family", [(), ("--family",)])
 def test_an_attack_that_does_not_fit_is_refused_before_anything_is_rehearsed(
     refused: Callable[..., str], family: tuple[str, ...]
 ) -> None:
-    said = refused(*ROWS, "--attacks", "omniscient,backdoor", *family)
+    said = refused(*ROWS, "--attacks", "sign-flip,backdoor", *family)
     assert "backdoor: its pattern needs images" in said
     assert "--attacks" in said
     assert not Path("rows").exists()
@@ -116,7 +116,7 @@ def test_train_as_json(recorded: Path) -> None:
         *("--form", "relational", "--set", "c=5"),
     )
     printed = json.loads(result.stdout)
-    assert printed["attacks"] == ["omniscient"]
+    assert printed["attacks"] == ["sign-flip"]
     assert printed["settings"]["c"] == 5
     assert printed["settings"]["anchor"] is False
     assert {row["attackers"] for row in printed["validation"]} == {0, 3}
@@ -172,7 +172,7 @@ def test_record_on_the_clients_data_as_a_preset_has_it(preset: str) -> None:
 
 def test_simulate_with_a_defence(defence: Path, folder: Path) -> None:
     words = ("simulate", "--rule", "adaptive", "--defence", defence, "--rounds", "1", "--json")
-    result = call(*words, "--attack", "omniscient", "--attackers", "3")
+    result = call(*words, "--attack", "sign-flip", "--attackers", "3")
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
     record = json.loads(line)
@@ -229,7 +229,7 @@ def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable
         (("--preset", "mine"), "there is no preset 'mine'"),
         (("--on", "moon"), "on takes server or clients"),
         (("--range", "shift"), "--range takes NAME=LOW-HIGH"),
-        (("--range", "size=1-2"), "--range size"),
+        (("--range", "size=1-2"), "range 'size'"),
         (("--range", "shift=5-1"), "low to high"),
         (("--set", "colour=3"), "no field 'colour'"),
         (("--set", "anchor=899"), "none would be left"),

@@ -120,7 +120,7 @@ def test_parts_are_shared_and_never_made_twice(
 def test_a_failed_part_is_told_and_stops_nothing_else(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damaged = next((shared / "recordings").glob("omniscient-*run1*.recording"))
+    damaged = next((shared / "recordings").glob("sign-flip-*run1*.recording"))
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:100])
     try:

@@ -72,6 +72,7 @@ def follow(name: str, place: Path) -> Reader:
 @pytest.fixture(autouse=True)
 def _registries_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in (rules.registry._RULES, attacks.registry._ATTACKS):
+        registry.available()  # so that all are there
         monkeypatch.setattr(registry, "_members", dict(registry._members))
 
 

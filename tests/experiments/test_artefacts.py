@@ -65,7 +65,7 @@ def test_the_papers_scale_is_the_tasks_own_recipe() -> None:
     """What the tasks have from the paper must not be changed by an experiment."""
     for task in ("mnist", "cifar10", "tiny-imagenet", "imdb", "cifar100"):
         setting = setting_of(task, "paper")
-        assert Scenario(**setting.fields) == Scenario(task=task)
+        assert Scenario(**setting.fields).resolve() == Scenario(task=task).resolve()
         assert setting.rounds == find(task).recipe.rounds
         assert setting.to_the_letter.runs == 3
         assert setting.to_the_letter.attackers == (0, 1, 2, 3, 4)
