@@ -62,8 +62,8 @@ def main() -> None:
     """Run the command; an error is one line on standard error and exit code 1 or 2."""
     before = {
         number: signal.signal(number, _stop)
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
+        for number in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         _app(prog_name="python -m reproduction")

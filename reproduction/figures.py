@@ -474,7 +474,9 @@ def traits_chart(runs: Mapping[str, Path], layer: str) -> Chart:
     top = float(every["value"].abs().quantile(_OUTLYING)) or 1.0
     color = alt.Color(
         "value:Q",
-        scale=alt.Scale(domain=[-top, 0, top], range=["#d55e00", "white", _GOOD], clamp=True),
+        scale=alt.Scale(
+            domain=[-top, 0, top], range=["#d55e00", "white", _GOOD], clamp=True, interpolate="rgb"
+        ),
         legend=alt.Legend(title=None, format=".1g"),
     )
     charts = []

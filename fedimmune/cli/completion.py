@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 __all__ = [
-    "ARTEFACTS",
     "ATTACKS",
     "FORMS",
     "RULES",
-    "SCALES",
     "TASKS",
     "listed",
     "one_of",
@@ -23,13 +21,6 @@ RULES = (
 ATTACKS = ("none", "omniscient", "label-flip", "backdoor")
 TASKS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "imdb")
 FORMS = ("relational", "paper")
-SCALES = ("smoke", "cpu", "paper", "authors")
-ARTEFACTS = (
-    *("mnist-attackers", "cifar10-attackers", "tiny-imagenet-attackers", "imdb-attackers"),
-    *("mnist-backdoor", "cifar10-backdoor", "tiny-imagenet-backdoor", "ablation"),
-    *("transfer-cifar100", "transfer-100-clients", "transfer-patterns", "training-attacks"),
-    *("sweep", "partition", "synthetic", "traits"),
-)
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:

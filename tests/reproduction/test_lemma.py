@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedimmune import bounds
-from reproduction import lemma
 from fedimmune.errors import ParameterError
+from reproduction import lemma
 from tests.bounds.naive import Case, robust, softmax, used
 
 

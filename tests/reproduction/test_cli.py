@@ -1,4 +1,4 @@
-"""``fedimmune reproduce``, from nothing to table and figure, on the smallest scale."""
+"""``python -m reproduction``, from nothing to table and figure, on the smallest scale."""
 
 from __future__ import annotations
 
@@ -16,17 +16,33 @@ from typing import Any
 
 import pytest
 
-from fedimmune.cli import main
-from fedimmune.experiments.artefacts import ARTEFACTS
+from reproduction.cli import main
+from reproduction.studies import EXPERIMENTS
 
 ENDINGS = (".md", ".csv", ".tex", ".json", ".png", ".pdf")
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["fedimmune", "reproduce", *map(str, words)])
+    monkeypatch.setattr(sys, "argv", ["reproduction", *map(str, words)])
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Call the program, which has to refuse in one line; gives the line."""
+
+    def attempt(*words: str | Path) -> str:
+        capsys.readouterr()
+        code = call(monkeypatch, *words)
+        printed = capsys.readouterr()
+        assert code in {1, 2}, printed.err
+        assert printed.out == ""
+        assert len(printed.err.strip().splitlines()) == 1, printed.err
+        return printed.err
+
+    return attempt
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +52,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(folder: Path) -> dict[str, int]:
-    """When each part was made: recordings, defences, models of runs."""
+    """When each result was written: recordings, defenses, models of runs."""
     files = [
         *folder.glob("recordings/*.recording"),
-        *folder.glob("defences/*.defence"),
+        *folder.glob("defenses/*.defense"),
         *folder.glob("runs/*/model.safetensors"),
     ]
     return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in files}
@@ -56,14 +72,14 @@ def test_from_nothing_to_table_and_figure(
     found = json.loads(capsys.readouterr().out)
     assert code == 0
     assert found["failed"] == {}
-    assert found["made"] == 4 * 2 + 2 + 6
+    assert found["done"] == 4 * 2 + 2 + 6
     results = shared / "results" / "smoke"
     assert all((results / f"mnist-backdoor{ending}").stat().st_size for ending in ENDINGS)
     assert sorted(file.suffix for file in place.iterdir()) == [".csv", ".md", ".png"]
     facts = json.loads((results / "mnist-backdoor.json").read_text())
     assert len(facts["scenarios"]) == 8
-    assert facts["parts"] == {"made": 8, "of": 8}
-    assert facts["command"] == "fedimmune reproduce mnist-backdoor --scale smoke --seeds 2"
+    assert facts["jobs"] == {"done": 8, "of": 8}
+    assert facts["command"] == "python -m reproduction mnist-backdoor --scale smoke --seeds 2"
 
 
 def test_the_table_is_what_the_runs_say(shared: Path) -> None:
@@ -100,7 +116,7 @@ def test_the_table_is_what_the_runs_say(shared: Path) -> None:
     assert {rule: sorted(found) for rule, found in told.items()} == by_rule
 
 
-def test_parts_are_shared_and_never_made_twice(
+def test_jobs_are_shared_and_never_done_twice(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = made(shared)
@@ -108,16 +124,16 @@ def test_parts_are_shared_and_never_made_twice(
     assert call(monkeypatch, *words) == 0
     found = json.loads(capsys.readouterr().out)
     # Without attack and under the omniscient attack: four rules each, and one more defence.
-    assert found["made"] == 4 + 4 + 1
+    assert found["done"] == 4 + 4 + 1
     after = made(shared)
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 9
     assert call(monkeypatch, *words) == 0
-    assert "made" not in json.loads(capsys.readouterr().out)  # there was nothing to do
+    assert "done" not in json.loads(capsys.readouterr().out)  # there was nothing to do
     assert made(shared) == after
 
 
-def test_a_failed_part_is_told_and_stops_nothing_else(
+def test_a_failed_job_is_reported_and_stops_nothing_else(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damaged = next((shared / "recordings").glob("omniscient-*run1*.recording"))
@@ -125,14 +141,14 @@ def test_a_failed_part_is_told_and_stops_nothing_else(
     damaged.write_bytes(whole[:100])
     try:
         words = ("--scale", "smoke", "--folder", shared)
-        code = call(monkeypatch, "training-attacks", *words, "--only", "rule=adaptive")
+        code = call(monkeypatch, "training-attacks", *words, "--filter", "rule=adaptive")
     finally:
         damaged.write_bytes(whole)
     printed = capsys.readouterr()
     assert code == 1
-    assert "failed: defence digits-adaptive-omniscient" in printed.err
+    assert "failed: defense digits-adaptive-omniscient" in printed.err
     assert damaged.name in printed.err
-    assert "2 parts were left out" in printed.err
+    assert "2 jobs were left out" in printed.err
     assert "**Not finished**" in printed.out
     assert "trained on B" in printed.out
 
@@ -160,11 +176,11 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
 
 def _program(folder: Path) -> list[str]:
     words = ["mnist-backdoor", "--scale", "smoke", "--folder", str(folder), "--quiet"]
-    return [sys.executable, "-m", "fedimmune.cli", "reproduce", *words]
+    return [sys.executable, "-m", "reproduction", *words]
 
 
 def _without_runs(folder: Path) -> list[dict[str, str]]:
-    """Rows but for the runs' names, which hold where the defence is."""
+    """Rows but for the runs' names, which hold where the defense is."""
     with (folder / "results" / "smoke" / "mnist-backdoor.csv").open() as lines:
         return [
             {name: value for name, value in row.items() if name != "run"}
@@ -178,37 +194,37 @@ def test_dry_run_and_list_do_nothing(
     assert call(monkeypatch, "ablation", "--scale", "smoke", "--dry-run", "--folder", tmp_path) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == 20
-    assert "defence digits-mlp-backdoor" in "\n".join(listed)
+    assert "defense digits-mlp-backdoor" in "\n".join(listed)
     assert call(monkeypatch, "--folder", tmp_path, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
-    assert [fact["id"] for fact in facts] == list(ARTEFACTS)
+    assert [fact["id"] for fact in facts] == list(EXPERIMENTS)
     scales = facts[IDS.index("ablation")]["scales"]
     assert scales["smoke"]["runs"] == 8
-    assert scales["smoke"]["parts"] == 20
+    assert scales["smoke"]["jobs"] == 20
     assert scales["paper"]["tasks"] == ["cifar10"]
     assert scales["cpu"]["tasks"] == ["mnist"]
     assert scales["smoke"]["seconds"] < scales["cpu"]["seconds"] < scales["paper"]["seconds"]
     assert list(tmp_path.iterdir()) == []
 
 
-IDS = list(ARTEFACTS)
+IDS = list(EXPERIMENTS)
 
 
-def test_as_is_shows_what_is_there_and_makes_nothing(
+def test_no_run_shows_what_is_there_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("mnist-backdoor", "--scale", "smoke", "--folder", tmp_path)
-    assert call(monkeypatch, *words, "--as-is") == 0
+    assert call(monkeypatch, *words, "--no-run") == 0
     page = capsys.readouterr().out
     assert "**Not finished**: 0 of " in page
     assert "Nothing is run yet." in page
     assert made(tmp_path) == {}
-    assert call(monkeypatch, *words, "--only", "attackers=4,rule=mean", "--quiet") == 0
+    assert call(monkeypatch, *words, "--filter", "attackers=4,rule=mean", "--quiet") == 0
     there = made(tmp_path)
     capsys.readouterr()
-    assert call(monkeypatch, *words, "--as-is", "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)["artefacts"]
-    assert found["made"] == 1 < found["of"]
+    assert call(monkeypatch, *words, "--no-run", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["experiments"]
+    assert found["done"] == 1 < found["of"]
     assert made(tmp_path) == there
     with (tmp_path / "results" / "smoke" / "mnist-backdoor.csv").open() as lines:
         (row,) = csv.DictReader(lines)
@@ -223,7 +239,7 @@ def test_what_several_folders_measured_is_published_as_one_table(
 ) -> None:
     """Seeds 1 and 2 of two rules, from a folder each, are as if one folder had them all."""
     asked = ("mnist-backdoor", "--scale", "smoke", "--quiet")
-    which = ("--seeds", "2", "--only", "attackers=4,rule=mean,rule=oracle")
+    which = ("--seeds", "2", "--filter", "attackers=4,rule=mean,rule=oracle")
 
     def publish(folder: str, place: str, *more: str, seeds: tuple[str, ...] = ("2",)) -> bytes:
         counted = [word for count in seeds for word in ("--seeds", count)]
@@ -232,70 +248,70 @@ def test_what_several_folders_measured_is_published_as_one_table(
         return b"".join(file.read_bytes() for file in sorted((tmp_path / place).iterdir()))
 
     for seed in ("1", "2"):
-        one = ("--only", f"seed={seed}", "--folder", tmp_path / seed)
+        one = ("--filter", f"seed={seed}", "--folder", tmp_path / seed)
         assert call(monkeypatch, *asked, *which, *one) == 0
         shutil.copytree(tmp_path / seed / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
     whole = publish("all", "at once")
-    assert publish("1", "in turn", "--as-is") != whole
+    assert publish("1", "in turn", "--no-run") != whole
     assert b"Not finished" in (tmp_path / "in turn" / "mnist-backdoor.md").read_bytes()
-    assert publish("2", "in turn", "--as-is") == whole
-    assert publish("nothing", "in turn", "--as-is") == whole
+    assert publish("2", "in turn", "--no-run") == whole
+    assert publish("nothing", "in turn", "--no-run") == whole
 
     table = tmp_path / "in turn" / "mnist-backdoor.csv"
     text = table.read_text()
     # Many runs are the same at two scales: what one has measured is good for the other.
     table.write_text(text.replace(",smoke,", ",cpu,"))
     assert table.read_text() != text
-    assert publish("nothing", "in turn", "--as-is") == whole
+    assert publish("nothing", "in turn", "--no-run") == whole
+
+    # Rows of other keys, or that are not asked for, stay; the same cell run anew replaces one.
     head, row, *rest = text.splitlines()
+    table.write_text("\n".join([head, row.replace(row[-16:], "0" * 16), *rest]) + "\n")
+    words = ("--no-run", "--folder", tmp_path / "2", "--publish", table.parent, *which)
+    capsys.readouterr()
+    assert call(monkeypatch, *[word for word in asked if word != "--quiet"], *words) == 0
+    assert (
+        "1 rows of the earlier table of mnist-backdoor are carried over" in capsys.readouterr().err
+    )
+    assert "0" * 16 in table.read_text()
+    assert publish("1", "in turn", "--no-run") == whole
+    page = publish("nothing", "in turn", "--no-run", seeds=("1", "2:attackers=4"))
+    assert b" --seeds 1 --seeds 2:attackers=4 --filter attackers=4 " in page
+    assert call(monkeypatch, *asked, *words[:-1], "attackers=4,rule=mean,seed=1") == 0
+    assert table.read_text() == text
 
-    def refusal(*more: str | Path) -> str:
-        before = table.read_text()
-        capsys.readouterr()
-        words = ("--as-is", "--folder", tmp_path / "1", "--publish", table.parent)
-        said: str = refused("reproduce", *asked, *words, *more)
-        assert table.read_text() == before
-        return said
-
-    # All but the key is what it was: that was another run.
-    for other in (row[:-1] + ("0" if row[-1] != "0" else "1"), row[:-16]):
-        table.write_text("\n".join([head, other, *rest]) + "\n")
-        assert "has 1 run not asked for" in refusal(*which)
+    before = table.read_text().replace(",smoke,", ",cpu,").replace(row[-16:], "0" * 16)
+    table.write_text(before)
+    assert "1 row of scale cpu" in refused(*asked, *words)
+    assert table.read_text() == before
     table.write_text("rule\nmean\n")
-    assert "move it away" in refusal(*which)
-    table.write_text(text)
-    less = refusal("--seeds", "2", "--only", "rule=mean")
-    assert "has 2 runs not asked for, such as oracle" in less
-    assert "seed 2" in refusal("--seeds", "1", *which[2:])
-    assert "has 1 run not asked for" in refusal("--seeds", "1", "--seeds", "2:rule=mean")
-    page = publish("nothing", "in turn", "--as-is", seeds=("1", "2:attackers=4"))
-    assert b" --seeds 1 --seeds 2:attackers=4 --only attackers=4 " in page
+    assert "move it away" in refused(*asked, *words)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["mnist"], "there is no artefact 'mnist'"),
+        (["mnist"], "there is no experiment 'mnist'"),
         (["sweep", "--scale", "tiny"], "there is no scale 'tiny'"),
-        (["sweep", "--only", "rule"], "FIELD=VALUE"),
-        (["mnist-backdoor", "--only", "rule=best", "--scale", "smoke"], "there is mean, "),
-        (["sweep", "--only", "attackers=4", "--scale", "smoke"], "without --only"),
-        (["mnist-attackers", "--only", "attack=none,attackers=4"], "no run of mnist-attackers"),
+        (["sweep", "--filter", "rule"], "FIELD=VALUE"),
+        (["mnist-backdoor", "--filter", "rule=best", "--scale", "smoke"], "there is mean, "),
+        (["sweep", "--filter", "attackers=4", "--scale", "smoke"], "without --filter"),
+        (["mnist-attackers", "--filter", "attack=none,attackers=4"], "no run of mnist-attackers"),
         (["mnist-backdoor", "--device", "abacus", "--scale", "smoke"], "abacus"),
-        (["mnist-backdoor", "--only", ""], "FIELD=VALUE"),
+        (["mnist-backdoor", "--filter", ""], "FIELD=VALUE"),
         (["mnist-backdoor", "--seeds", "0"], "not '0'"),
         (["mnist-backdoor", "--seeds", "many"], "3:attackers=4, not 'many'"),
         (["mnist-backdoor", "--seeds", "2:"], "--seeds takes FIELD=VALUE"),
-        (["mnist-backdoor", "--seeds", "2:seed=1"], "choose by --only"),
-        (["mnist-backdoor", "--seeds", "2", "--seeds", "3"], "said twice, 2 and 3"),
+        (["mnist-backdoor", "--seeds", "2:seed=1"], "select them by --filter"),
+        (["mnist-backdoor", "--seeds", "2", "--seeds", "3"], "given twice, 2 and 3"),
         (["mnist-backdoor", "--seeds", "3:attackers=9"], "--seeds 3:attackers=9: mnist-backdoor"),
         (["synthetic", "--seeds", "3:attackers=4"], "without --seeds 3:attackers=4"),
-        (["--only", "rule=best"], "there is mean, "),
-        (["mnist-backdoor", "mnist-attackers", "--only", "attack=none"], "of mnist-backdoor"),
+        (["--filter", "rule=best"], "there is mean, "),
+        (["mnist-backdoor", "mnist-attackers", "--filter", "attack=none"], "of mnist-backdoor"),
     ],
 )
 def test_refused(words: list[str], said: str, refused: Any, tmp_path: Path) -> None:
-    assert said in refused("reproduce", *words, "--folder", tmp_path / "new")
+    assert said in refused(*words, "--folder", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -305,7 +321,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "file").touch()
     words = ("mnist-backdoor", "--scale", "smoke", "--folder", tmp_path / "new")
-    assert "cannot write to" in refused("reproduce", *words, option, tmp_path / "file")
+    assert "cannot write to" in refused(*words, option, tmp_path / "file")
     assert [file.name for file in tmp_path.rglob("*")] == ["file"]
 
 
@@ -324,20 +340,20 @@ def test_what_is_damaged_is_made_again_or_named(
     assert call(monkeypatch, *words, "--dry-run") == 0
     missing = json.loads(capsys.readouterr().out)
     assert [name[:29] for name in missing["missing"]] == ["digits-oracle-backdoor-4of10-"] * 2
-    assert missing["there"] > 2 > missing["seconds"] >= 0
+    assert missing["done"] > 2 > missing["seconds"] >= 0
     assert call(monkeypatch, *words) == 0
-    assert json.loads(capsys.readouterr().out)["made"] == 2
+    assert json.loads(capsys.readouterr().out)["done"] == 2
     assert table.read_text() == whole
 
-    (defence,) = (shared / "defences").glob("digits-adaptive-backdoor+omniscient-*.defence")
-    kept = defence.read_bytes()
-    defence.write_bytes(kept[:100])
+    (defense,) = (shared / "defenses").glob("digits-adaptive-backdoor+omniscient-*.defense")
+    kept = defense.read_bytes()
+    defense.write_bytes(kept[:100])
     try:
         assert call(monkeypatch, "--folder", shared, "--json") == 0, "the list shows what is there"
         capsys.readouterr()
         assert call(monkeypatch, *words) == 1
     finally:
-        defence.write_bytes(kept)
+        defense.write_bytes(kept)
     found = json.loads(capsys.readouterr().out)
     assert len(found["failed"]) == 2
     assert all("Remove it, and it is made again" in why for why in found["failed"].values())
@@ -353,10 +369,10 @@ def test_a_folder_that_was_moved_has_the_same_runs(
     shutil.copytree(shared, moved)
     words = ("mnist-backdoor", "--scale", "smoke", "--seeds", "2", "--folder", moved, "--json")
     assert call(monkeypatch, *words) == 0
-    assert "made" not in json.loads(capsys.readouterr().out)
+    assert "done" not in json.loads(capsys.readouterr().out)
 
 
-def test_what_a_run_is_to_keep_makes_it_no_other_run(
+def test_what_a_run_saves_does_not_make_it_another_run(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table and the traits want the same two runs, one of them with a layer's updates."""
@@ -364,25 +380,25 @@ def test_what_a_run_is_to_keep_makes_it_no_other_run(
     assert call(monkeypatch, "mnist-backdoor", "traits", *words, "--dry-run") == 0
     missing = json.loads(capsys.readouterr().out)["missing"]
     assert len(missing) == 2
-    assert all("keeping fc2.weight" in name for name in missing)
+    assert all("saving fc2.weight" in name for name in missing)
     before = len(made(shared))
     for done in (2, None):
         assert call(monkeypatch, "mnist-backdoor", "traits", *words) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found.get("made") == done
-        assert all(each["made"] == each["of"] for each in found["artefacts"])
+        assert found.get("done") == done
+        assert all(each["done"] == each["of"] for each in found["experiments"])
     assert len(made(shared)) == before
 
 
 @pytest.mark.reproduce
 @pytest.mark.parametrize("name", IDS)
-def test_every_artefact_at_smoke_scale(
+def test_every_experiment_at_smoke_scale(
     name: str, shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, name, "--scale", "smoke", "--folder", shared, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    (artefact,) = found["artefacts"]
-    assert artefact["made"] == artefact["of"]
+    (answer,) = found["experiments"]
+    assert answer["done"] == answer["of"]
     assert not found.get("failed")
     results = shared / "results" / "smoke"
     assert all((results / f"{name}{ending}").stat().st_size for ending in ENDINGS)

@@ -1,4 +1,4 @@
-"""Parts that do next to nothing, for worker processes to import."""
+"""Jobs that do next to nothing, for worker processes to import."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedimmune.errors import InputError
-from fedimmune.experiments.parts import Part
-from fedimmune.experiments.store import Store
+from reproduction.jobs import Job, Store
 
 
 @dataclass(frozen=True)
-class Fake(Part):
+class Fake(Job):
     """Writes a file, unless it is to fail, and a line into a log."""
 
     name: str
@@ -31,16 +30,16 @@ class Fake(Part):
         return f"fake {self.name}"
 
     @property
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[Job, ...]:
         return self.wanted
 
     def file(self, store: Store) -> Path:
         return store.folder / self.name
 
-    def is_made(self, store: Store) -> bool:
+    def is_done(self, store: Store) -> bool:
         return self.file(store).is_file()
 
-    def make(self, store: Store) -> None:
+    def run(self, store: Store) -> None:
         with (store.folder / "log").open("a") as log:
             log.write(f"{self.name} {os.getpid()}\n")
         if self.fails == "dies":
@@ -49,13 +48,13 @@ class Fake(Part):
             raise ZeroDivisionError("by zero")
         if self.fails:
             raise InputError(self.fails)
-        missing = [each.name for each in self.wanted if not each.is_made(store)]
+        missing = [each.name for each in self.wanted if not each.is_done(store)]
         assert not missing, missing
         time.sleep(self.takes)
         self.file(store).touch()
 
 
 def logged(store: Store) -> list[str]:
-    """Names of the parts that were begun, in order."""
+    """Names of the jobs that were started, in order."""
     log = store.folder / "log"
     return [line.split()[0] for line in log.read_text().splitlines()] if log.is_file() else []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import runpy
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,9 +16,9 @@ from PIL import Image
 from sklearn.decomposition import PCA
 
 from fedimmune.adaptive.training import Examples
-from fedimmune.errors import InputError, ParameterError
-from fedimmune.report.synthetic import draw_synthetic
-from fedimmune.synthetic import (
+from fedimmune.errors import ParameterError
+from reproduction.figures import save, synthetic_chart
+from reproduction.synthetic import (
     Demonstration,
     demonstrate,
     draw_sets,
@@ -30,8 +28,7 @@ from fedimmune.synthetic import (
     principal_plane,
 )
 
-ROOT = Path(__file__).parent.parent
-PICTURES = {"synthetic.png", "set.png", "pca.png", "weights.png", "importance.png"}
+ROOT = Path(__file__).parents[2]
 seeds = st.integers(0, 2**32)
 
 
@@ -255,49 +252,19 @@ def test_nothing_to_learn_from_is_refused(sets: int, epochs: int) -> None:
         demonstrate(sets=sets, epochs=epochs)
 
 
-# ---------------------------------------------------------------- pictures and the example
+# ---------------------------------------------------------------- the figure
 
 
-def test_the_pictures(hasty: Demonstration, tmp_path: Path) -> None:
-    written = draw_synthetic(hasty, tmp_path / "deep" / "folder")
-    assert {file.name for file in written} == PICTURES
-    assert set(written) == set((tmp_path / "deep" / "folder").iterdir())
-    for file in written:
-        with Image.open(file) as image:
-            assert min(image.size) > 150
-            shades = image.convert("L").tobytes()
-            assert min(shades) < 128 < max(shades), "something is drawn"
-
-
-def test_the_sheet_of_the_guide_is_drawn_by_the_code(hasty: Demonstration, tmp_path: Path) -> None:
-    picture = ROOT / "docs" / "images" / "synthetic.png"
-    assert picture.stat().st_size < 200_000
-    (sheet,) = draw_synthetic(hasty, tmp_path, only_sheet=True)
-    with Image.open(picture) as published, Image.open(sheet) as drawn:
-        assert published.size == drawn.size
-
-
-@pytest.mark.usefixtures("without_matplotlib")
-def test_without_matplotlib_the_extra_is_named(hasty: Demonstration, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"pip install 'fedimmune\[figures\]'"):
-        draw_synthetic(hasty, tmp_path / "folder")
-    assert not (tmp_path / "folder").exists()
-
-
-def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main = runpy.run_path(str(ROOT / "examples" / "synthetic.py"))["main"]
-    quick = ("--sets", "64", "--epochs", "1")
-    assert main([str(tmp_path / "pictures"), *quick]) == 0
-    printed = capsys.readouterr().out
-    assert "epoch  1: loss" in printed
-    assert "are among the first ten" in printed
-    assert {file.name for file in (tmp_path / "pictures").iterdir()} == PICTURES
-    (tmp_path / "file").touch()
-    assert main([str(tmp_path / "file"), *quick]) == 1
-    assert "error: cannot write figures to" in capsys.readouterr().err
-
-
-def test_learning_needs_no_pictures() -> None:
-    told = "import fedimmune.synthetic, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert not {"matplotlib", "sklearn", "fedimmune.report"} & set(done.stdout.split())
+def test_the_figure_shows_the_set_and_its_weights(hasty: Demonstration, tmp_path: Path) -> None:
+    chart = synthetic_chart(hasty)
+    data = [row for rows in json.loads(chart.to_json())["datasets"].values() for row in rows]
+    weights = {row["number"]: row["weight"] for row in data if "weight" in row}
+    shown = hasty.weights[hasty.shown].tolist()
+    assert [weights[str(i)] for i in range(10)] == pytest.approx(shown)
+    values = [row["value"] for row in data if "value" in row]
+    assert values == pytest.approx(hasty.sets.inputs["features"][hasty.shown].flatten().tolist())
+    picture, _ = save(chart, tmp_path / "synthetic")
+    published = ROOT / "docs" / "images" / "synthetic.png"
+    assert published.stat().st_size < 200_000
+    with Image.open(picture) as drawn, Image.open(published) as image:
+        assert drawn.size == image.size

@@ -3,29 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
+import pandas as pd
 from hypothesis import strategies as st
 
-from fedimmune.experiments.contenders import ABLATIONS, LEARNED, RULES
-from fedimmune.experiments.rows import Row
+from reproduction.experiments import RUN_TABLES
+from reproduction.methods import ABLATIONS, LEARNED, RULES
+from reproduction.rows import as_frame
 
-__all__ = ["any_rows", "grid_of", "made_up", "rows_of"]
+__all__ = ["LAYOUTS", "Row", "any_rows", "frame_of", "grid_of", "made_up", "rows_of"]
 
 ATTACKERS = (1, 2, 3, 4)
+LAYOUTS = {each.id: each.layout for each in RUN_TABLES}
 TRAININGS = ("backdoor", "omniscient", "backdoor+omniscient")
 
 
-def grid_of(artefact: str) -> list[dict[str, Any]]:
-    """List what an artefact plays, but for the seeds."""
-    if artefact.endswith("-attackers"):
-        task = artefact.removesuffix("-attackers")
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a frame."""
+
+    task: str
+    attack: str
+    attackers: int
+    rule: str
+    seed: int
+    accuracy: float
+    asr: float | None = None
+    asr_others: float | None = None
+    clients: int = 10
+    trained: str = ""
+    varied: str = ""
+    value: int = 0
+    rounds: int = 0
+    attackers_weight: float | None = None
+    honest_accused: float | None = None
+    run: str = ""
+    scale: str = ""
+    key: str = ""
+
+
+def frame_of(rows: Iterable[Row]) -> pd.DataFrame:
+    return as_frame([asdict(row) for row in rows])
+
+
+def grid_of(experiment: str) -> list[dict[str, Any]]:
+    """List what an experiment plays, but for the seeds."""
+    if experiment.endswith("-attackers"):
+        task = experiment.removesuffix("-attackers")
         second = "label-flip" if task == "imdb" else "backdoor"
         quiet = [{"attack": "none", "attackers": 0}]
         loud = [{"attack": a, "attackers": m} for a in ("omniscient", second) for m in ATTACKERS]
         return [{"task": task, "rule": rule, **each} for rule in RULES for each in quiet + loud]
-    if artefact == "training-attacks":
+    if experiment == "training-attacks":
         who = [{"rule": "oracle"}]
         who += [
             {"rule": r, "trained": t} for r in ("adaptive-paper", "adaptive") for t in TRAININGS
@@ -36,7 +68,7 @@ def grid_of(artefact: str) -> list[dict[str, Any]]:
             for m in ATTACKERS
             for each in who
         ]
-    if artefact == "transfer-patterns":
+    if experiment == "transfer-patterns":
         values = {"shift_y": (0, 12, 24), "shift_x": (0, 12), "gap": (0, 2, 4)}
         return [
             {"task": "cifar10", "attack": "backdoor", "attackers": m, "rule": rule}
@@ -48,14 +80,14 @@ def grid_of(artefact: str) -> list[dict[str, Any]]:
         ]
     task, clients = "cifar10", 10
     rules: tuple[str, ...] = RULES
-    if artefact == "ablation":
+    if experiment == "ablation":
         rules = ABLATIONS
-    elif artefact == "transfer-cifar100":
+    elif experiment == "transfer-cifar100":
         task = "cifar100"
-    elif artefact == "transfer-100-clients":
+    elif experiment == "transfer-100-clients":
         clients = 100
     else:
-        task = artefact.removesuffix("-backdoor")
+        task = experiment.removesuffix("-backdoor")
     return [
         {"task": task, "attack": "backdoor", "rule": rule, "clients": clients}
         | {"attackers": m * clients // 10}
@@ -68,13 +100,13 @@ _SHARES = st.integers(0, 10_000).map(lambda n: n / 10_000)
 
 
 def made_up(
-    artefact: str, kept: float = 1.0, chance: int = 1, seeds: Sequence[int] = (1, 2, 3)
+    experiment: str, kept: float = 1.0, chance: int = 1, seeds: Sequence[int] = (1, 2, 3)
 ) -> list[Row]:
-    """Make up some of an artefact's rows, in any order.
+    """Make up some of an experiment's rows, in any order.
 
     Parameters
     ----------
-    artefact
+    experiment
         Its id.
     kept
         About which share of all.
@@ -84,7 +116,7 @@ def made_up(
         Of the runs.
     """
     random = Random(chance)
-    every = [each | {"seed": seed} for each in grid_of(artefact) for seed in seeds]
+    every = [each | {"seed": seed} for each in grid_of(experiment) for seed in seeds]
     some = [each for each in every if random.random() < kept]
     random.shuffle(some)
     return [
@@ -98,12 +130,12 @@ def made_up(
     ]
 
 
-def rows_of(artefact: str) -> st.SearchStrategy[list[Row]]:
-    """Draw rows of an artefact: all, none, or some."""
+def rows_of(experiment: str) -> st.SearchStrategy[list[Row]]:
+    """Draw rows of an experiment: all, none, or some."""
     # One number stands for all shares: drawing each by itself would take long.
     return st.builds(
         made_up,
-        st.just(artefact),
+        st.just(experiment),
         st.sampled_from([0.0, 0.3, 0.9, 1.0]),
         st.integers(0, 10_000),
         st.sampled_from([(1,), (1, 2), (1, 2, 3)]),

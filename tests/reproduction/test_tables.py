@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedimmune.experiments.rows import Row
-from fedimmune.experiments.shown import tables
-from fedimmune.experiments.shown.laying_out import lay_out
-from fedimmune.experiments.shown.layouts import LAYOUTS
-from fedimmune.experiments.shown.published import published
-from tests.experiments.shown.making import any_rows, rows_of
-from tests.experiments.shown.reading import parsed
+from reproduction import tables
+from reproduction.layout import Layout, lay_out, printed
+from tests.reproduction.making import LAYOUTS, Row, any_rows, frame_of, rows_of
+from tests.reproduction.reading import parsed
 
 MEASURES = {"ACC": "accuracy", "ASR": "asr"}
+
+
+def markdown_of(layout: Layout, rows: Sequence[Row], paper: pd.DataFrame | None = None) -> str:
+    return tables.markdown_of(layout, frame_of(rows), paper)
 
 
 def naive(groups: Sequence[Sequence[Row]], measure: str) -> tuple[float, float | None] | None:
@@ -79,8 +81,8 @@ def check(
 @settings(max_examples=15)
 @given(rows_of("mnist-backdoor"))
 def test_a_table_of_rules(rows: list[Row]) -> None:
-    known = published("mnist-backdoor")
-    (found,) = parsed(tables.markdown_of(LAYOUTS["mnist-backdoor"], rows, known)).values()
+    known = printed("mnist-backdoor")
+    (found,) = parsed(markdown_of(LAYOUTS["mnist-backdoor"], rows, known)).values()
     assert len(found) == 13
     check(found, rows, (1, 2, 3, 4), lambda row: row.attackers)
     figures = {
@@ -90,16 +92,16 @@ def test_a_table_of_rules(rows: list[Row]) -> None:
         if name.startswith("paper") and text
     }
     assert figures == {
-        (each.rule, f"paper {name} %, {each.attackers or 'average'}"): f"{value:.2f}"
-        for each in known
-        for name, value in (("ACC", each.accuracy), ("ASR", each.asr))
+        (each["rule"], f"paper {name} %, {each['attackers']}"): f"{each[measure]:.2f}"
+        for each in known.to_dict("records")
+        for name, measure in MEASURES.items()
     }
 
 
 @settings(max_examples=15)
 @given(rows_of("cifar10-attackers"))
 def test_runs_without_attack_are_0_attackers_of_the_omniscient_attack(rows: list[Row]) -> None:
-    found = parsed(tables.markdown_of(LAYOUTS["cifar10-attackers"], rows))
+    found = parsed(markdown_of(LAYOUTS["cifar10-attackers"], rows))
     names = [f"{'CIFAR-10, ' if rows else ''}{each} attack" for each in ("omniscient", "backdoor")]
     assert list(found) == [name[:1].upper() + name[1:] for name in names]
     left, right = found.values()
@@ -118,7 +120,7 @@ def test_runs_without_attack_are_0_attackers_of_the_omniscient_attack(rows: list
 @given(rows_of("imdb-attackers"))
 def test_the_average_is_over_those_with_attackers(rows: list[Row]) -> None:
     layout = replace(LAYOUTS["imdb-attackers"], average=True)
-    left = next(iter(parsed(tables.markdown_of(layout, rows)).values()))
+    left = next(iter(parsed(markdown_of(layout, rows)).values()))
     assert all({"ACC %, 0", "ACC %, average"} <= set(cells) for cells in left.values())
     own = [row for row in rows if row.attack != "label-flip"]
     check(left, own, (0, 1, 2, 3, 4), lambda row: row.attackers)
@@ -127,8 +129,8 @@ def test_the_average_is_over_those_with_attackers(rows: list[Row]) -> None:
 @settings(max_examples=15)
 @given(rows_of("training-attacks"))
 def test_a_table_of_what_was_rehearsed(rows: list[Row]) -> None:
-    known = published("training-attacks")
-    found = parsed(tables.markdown_of(LAYOUTS["training-attacks"], rows, known))
+    known = printed("training-attacks")
+    found = parsed(markdown_of(LAYOUTS["training-attacks"], rows, known))
     short = {"": "", "backdoor": "B", "omniscient": "O", "backdoor+omniscient": "B+O"}
 
     def is_in(row: Row, label: str) -> bool:
@@ -140,14 +142,14 @@ def test_a_table_of_what_was_rehearsed(rows: list[Row]) -> None:
         own = [row for row in rows if row.attack == attack]
         check(table, own, (1, 2, 3, 4), lambda row: row.attackers, is_in)
         for label, cells in table.items():
-            printed = [text for name, text in cells.items() if name.startswith("paper") and text]
-            assert bool(printed) == ("adaptive-paper" in label)
+            figures = [text for name, text in cells.items() if name.startswith("paper") and text]
+            assert bool(figures) == ("adaptive-paper" in label)
 
 
 @settings(max_examples=15)
 @given(rows_of("transfer-patterns"))
 def test_averages_and_details_of_what_is_varied(rows: list[Row]) -> None:
-    found = parsed(tables.markdown_of(LAYOUTS["transfer-patterns"], rows))
+    found = parsed(markdown_of(LAYOUTS["transfer-patterns"], rows))
     averages = {name: table for name, table in found.items() if "average" in name}
     assert list(found)[:3] == list(averages)
     for varied, table in zip(("shift_y", "shift_x", "gap"), averages.values(), strict=True):
@@ -169,7 +171,7 @@ def test_every_row_is_somewhere_and_only_seeds_are_averaged(rows: list[Row]) -> 
         count = 0 if row.attack == "none" else row.attackers
         trained = tuple(sorted(row.trained.split("+")))
         unique.add((row.task, row.clients, row.attack, count, row.rule, trained, row.seed))
-    found = lay_out(LAYOUTS["mnist-attackers"], rows)
+    found = lay_out(LAYOUTS["mnist-attackers"], frame_of(rows))
     counted = [
         table.cell(line, "accuracy", column).seeds
         for table in found
@@ -182,7 +184,7 @@ def test_every_row_is_somewhere_and_only_seeds_are_averaged(rows: list[Row]) -> 
 @settings(max_examples=15)
 @given(rows_of("mnist-attackers"))
 def test_bold_is_the_best_beyond_doubt(rows: list[Row]) -> None:
-    for row in parsed(tables.markdown_of(LAYOUTS["mnist-attackers"], rows)).values():
+    for row in parsed(markdown_of(LAYOUTS["mnist-attackers"], rows)).values():
         columns = next(iter(row.values()))
         for name in columns:
             bold = [label for label, cells in row.items() if cells[name].startswith("**")]
@@ -214,10 +216,10 @@ def test_bold_needs_seeds_and_a_lead() -> None:
         columns=(1,),
         with_none=(),
     )
-    assert "**" not in tables.markdown_of(layout, clear([1], 0.9))
-    assert "**" not in tables.markdown_of(layout, clear([1, 2], 0.601))
-    assert "**" not in tables.markdown_of(replace(layout, rules=("krum",)), clear([1, 2], 0.9))
-    bold = re.findall(r"`(\w+)`.*\*\*", tables.markdown_of(layout, clear([1, 2], 0.9)))
+    assert "**" not in markdown_of(layout, clear([1], 0.9))
+    assert "**" not in markdown_of(layout, clear([1, 2], 0.601))
+    assert "**" not in markdown_of(replace(layout, rules=("krum",)), clear([1, 2], 0.9))
+    bold = re.findall(r"`(\w+)`.*\*\*", markdown_of(layout, clear([1, 2], 0.9)))
     assert bold == ["adaptive"]
 
 
@@ -246,29 +248,28 @@ def test_seeds_rounds_and_rehearsals_are_said() -> None:
             ("adaptive-paper", "backdoor"),
         )
     ]
-    text = tables.markdown_of(layout, few, note="Half of <all> samples.")
+    text = markdown_of(layout, few)
     for said in (
         "over 3 seeds (attackers: 4) and 1 seed (attackers: 2).",
         "After 30 rounds.",
         "Rehearsed by adaptive-paper: backdoor. Rehearsed by adaptive: backdoor and omniscient.",
         "–: not run.",
-        r"Half of \<all\> samples.",
     ):
         assert said in text
-    assert "One seed." in tables.markdown_of(layout, [row for row in few if row.seed == 1])
-    assert "over 3 seeds." in tables.markdown_of(layout, [r for r in few if r.attackers == 4])
-    assert "Nothing is run yet." in tables.markdown_of(layout, [])
+    assert "One seed." in markdown_of(layout, [row for row in few if row.seed == 1])
+    assert "over 3 seeds." in markdown_of(layout, [r for r in few if r.attackers == 4])
+    assert "Nothing is run yet." in markdown_of(layout, [])
 
 
 def test_figures_of_another_task_are_said_to_be() -> None:
     row = Row(task="mnist", attack="backdoor", attackers=4, rule="mean", seed=1, accuracy=0.9)
-    known = published("ablation")
-    text = tables.markdown_of(LAYOUTS["ablation"], [row], known)
+    known = printed("ablation")
+    text = markdown_of(LAYOUTS["ablation"], [row], known)
     assert "on CIFAR-10 and not on MNIST" in text
     assert "*91.02*" in text
-    assert "not on" not in tables.markdown_of(LAYOUTS["ablation"], [], known)
+    assert "not on" not in markdown_of(LAYOUTS["ablation"], [], known)
     # Ten of a hundred are not one of ten.
-    assert "paper" not in tables.markdown_of(
+    assert "paper" not in markdown_of(
         replace(LAYOUTS["ablation"], rules=("mean",)), [replace(row, clients=100)], known
     )
 
@@ -286,12 +287,12 @@ def test_a_rule_that_rehearsed_differently_has_two_lines() -> None:
         )
         for share, trained in ((0.25, "backdoor"), (0.75, "omniscient"))
     ]
-    (found,) = parsed(tables.markdown_of(LAYOUTS["mnist-backdoor"], rows)).values()
+    (found,) = parsed(markdown_of(LAYOUTS["mnist-backdoor"], rows)).values()
     assert found["`adaptive` (as shipped), trained on B"]["ACC %, 4"] == "25.00"
     assert found["`adaptive` (as shipped), trained on O"]["ACC %, 4"] == "75.00"
 
 
 def test_a_model_that_was_not_tested_is_not_finished() -> None:
     row = Row(task="mnist", attack="backdoor", attackers=4, rule="mean", seed=1, accuracy=np.nan)
-    (found,) = parsed(tables.markdown_of(LAYOUTS["mnist-backdoor"], [row])).values()
+    (found,) = parsed(markdown_of(LAYOUTS["mnist-backdoor"], [row])).values()
     assert found["`mean` (FedAvg)"]["ACC %, 4"] == "–"

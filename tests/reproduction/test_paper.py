@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
-from fedimmune.experiments.shown.published import Published, published
+from reproduction.layout import printed
+
+
+@dataclass(frozen=True)
+class Published:
+    experiment: str
+    task: str
+    attack: str
+    attackers: int | None
+    rule: str
+    trained: str
+    accuracy: float | None
+    asr: float | None
+
+
+def published(experiment: str) -> list[Published]:
+    def value(cell: Any) -> Any:
+        return None if cell == "average" or cell != cell else cell
+
+    rows = printed(experiment).to_dict("records")
+    found = [{str(name): value(cell) for name, cell in row.items()} for row in rows]
+    return [
+        Published(**{**row, "attackers": row["attackers"] and int(row["attackers"])})
+        for row in found
+    ]
+
 
 TABLES = {
     "mnist-backdoor": 7,
@@ -21,37 +49,37 @@ SLIPS = {("training-attacks", "omniscient", "adaptive-paper", "omniscient", "acc
 Lines = dict[tuple[str, str, str], dict[int | None, Published]]
 
 
-def lines_of(artefact: str) -> Lines:
+def lines_of(experiment: str) -> Lines:
     found: Lines = {}
-    for each in published(artefact):
+    for each in published(experiment):
         line = found.setdefault((each.attack, each.rule, each.trained), {})
         assert each.attackers not in line, "each figure is there once"
         line[each.attackers] = each
     return found
 
 
-@pytest.mark.parametrize("artefact", TABLES)
-def test_every_line_has_four_numbers_of_attackers_and_an_average(artefact: str) -> None:
-    lines = lines_of(artefact)
-    assert len(lines) == TABLES[artefact]
+@pytest.mark.parametrize("experiment", TABLES)
+def test_every_line_has_four_numbers_of_attackers_and_an_average(experiment: str) -> None:
+    lines = lines_of(experiment)
+    assert len(lines) == TABLES[experiment]
     for line in lines.values():
         assert set(line) == {1, 2, 3, 4, None}
-        assert {each.artefact for each in line.values()} == {artefact}
+        assert {each.experiment for each in line.values()} == {experiment}
         for measure in ("accuracy", "asr"):
             known = [getattr(each, measure) is not None for each in line.values()]
             assert all(known) or not any(known)
 
 
-@pytest.mark.parametrize("artefact", TABLES)
-def test_averages_are_those_of_the_four(artefact: str) -> None:
+@pytest.mark.parametrize("experiment", TABLES)
+def test_averages_are_those_of_the_four(experiment: str) -> None:
     seen = set()
-    for (attack, rule, trained), line in lines_of(artefact).items():
+    for (attack, rule, trained), line in lines_of(experiment).items():
         for measure in ("accuracy", "asr"):
             figures = {count: getattr(each, measure) for count, each in line.items()}
             if figures[None] is None:
                 continue
             mean = sum(figures[count] for count in (1, 2, 3, 4)) / 4
-            slip = SLIPS.get((artefact, attack, rule, trained, measure))
+            slip = SLIPS.get((experiment, attack, rule, trained, measure))
             # The four are rounded, and so is the average: half of a hundredth each.
             if slip is None:
                 assert figures[None] == pytest.approx(mean, abs=0.0101), (rule, measure)
@@ -59,7 +87,7 @@ def test_averages_are_those_of_the_four(artefact: str) -> None:
                 assert abs(figures[None] - mean) > 0.1
                 assert slip == pytest.approx(mean, abs=0.0101)
                 seen.add(measure)
-    assert bool(seen) == any(slip[0] == artefact for slip in SLIPS)
+    assert bool(seen) == any(slip[0] == experiment for slip in SLIPS)
 
 
 def test_tables_that_show_the_same_runs_agree() -> None:
@@ -73,10 +101,10 @@ def test_tables_that_show_the_same_runs_agree() -> None:
         assert (each.accuracy, each.asr) == (cifar[own][count].accuracy, cifar[own][count].asr)
 
 
-def figure(artefact: str, rule: str, count: int | None = 4, **others: str) -> Published:
+def figure(experiment: str, rule: str, count: int | None = 4, **others: str) -> Published:
     (found,) = [
         each
-        for each in published(artefact)
+        for each in published(experiment)
         if (each.rule, each.attackers) == (rule, count)
         and all(getattr(each, name) == value for name, value in others.items())
     ]
