@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
+.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install reproduce test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -64,8 +64,11 @@ test-install: ## install the wheel as users do, with the oldest and the newest v
 test-docs: $(VENV)/.docs ## follow the documentation's long pages, build its site (minutes)
 	$(BIN)/python -m pytest -m docs -v tests/docs
 
-test-reproduce: $(VENV)/.dev ## every artefact of the paper at its smallest scale, and a grid that is killed
-	$(BIN)/python -m pytest -m reproduce -v tests/cli/test_reproduce.py
+reproduce: $(VENV)/.core ## the paper's tables and figures: make reproduce ARGS="mnist-backdoor --scale smoke"
+	$(BIN)/python -m reproduction $(ARGS)
+
+test-reproduce: $(VENV)/.dev ## every experiment of the paper at its smallest scale, and a grid that is killed
+	$(BIN)/python -m pytest -m reproduce -v tests/reproduction
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """A grid of runs beside the same runs one by one; run as ``python -m benchmarks.grid``.
 
-The same runs are played three ways, in turn: as `fedimmune reproduce` plays them, each by a process
-of one thread and as many at a time as there are cores; as `fedimmune simulate` does by default, one
+The same runs are played three ways, in turn: as `python -m reproduction` does, each by a process of
+one thread and as many at a time as there are cores; as `fedimmune simulate` does by default, one
 after the other on all cores; and by one process, so that a run has a core to itself. Every way
 starts its processes, reads the data and writes its run folders. Prints a table and writes
 ``build/bench-grid.json``. A missed bar is shown and fails nothing.
@@ -24,12 +24,11 @@ from rich.table import Table
 
 from benchmarks.report import progress
 from fedimmune import simulate
-from fedimmune.experiments.contenders import contender
-from fedimmune.experiments.doing import Work, carry_out
-from fedimmune.experiments.played_parts import Played
-from fedimmune.experiments.store import Store
 from fedimmune.federation.pool import usable_cores
 from fedimmune.files import write_text_atomically
+from reproduction.jobs import RunJob, Store
+from reproduction.methods import find_method
+from reproduction.schedule import execute, plan_jobs
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
 _BUSY_BAR = 0.9
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="folder of data sets")
     options = parser.parse_args(arguments)
     runs = [
-        Played(_fields(options.task, options.rounds), contender(rule), defence=None, seconds=1.0)
+        RunJob(_fields(options.task, options.rounds), find_method(rule), defense=None, seconds=1.0)
         for rule in _RULES
     ]
     cores = usable_cores()
@@ -76,11 +75,11 @@ def _fields(task: str, rounds: int) -> dict[str, object]:
     return {"task": task, "attack": "backdoor", "attackers": 4, "rounds": rounds}
 
 
-def _turn(runs: Sequence[Played], cores: int, data: Path | None) -> dict[str, float]:
+def _turn(runs: Sequence[RunJob], cores: int, data: Path | None) -> dict[str, float]:
     """Play all runs each way, in folders of their own."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder), data)
-        grid = carry_out(Work.of(runs, store), store, workers=cores)
+        grid = execute(plan_jobs(runs, store), store, workers=cores)
         if grid.failed:
             raise SystemExit(grid.failed[0].problem)
     progress(f"grid: {grid.seconds:.1f} s")
@@ -88,7 +87,7 @@ def _turn(runs: Sequence[Played], cores: int, data: Path | None) -> dict[str, fl
     progress(f"one by one on all cores: {together:.1f} s")
     alone = _one_by_one(runs, 1, data)
     progress(f"one by one on one core: {alone:.1f} s")
-    inside = statistics.fmean(done.seconds for done in grid.made)
+    inside = statistics.fmean(ended.seconds for ended in grid.done)
     return {
         "busy": grid.busy,
         "grid_seconds_a_run": grid.seconds / len(runs),
@@ -99,12 +98,12 @@ def _turn(runs: Sequence[Played], cores: int, data: Path | None) -> dict[str, fl
     }
 
 
-def _one_by_one(runs: Sequence[Played], workers: int | None, data: Path | None) -> float:
+def _one_by_one(runs: Sequence[RunJob], workers: int | None, data: Path | None) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder), data)
         begun = time.perf_counter()
         for run in runs:
-            for _ in simulate(run.scenario(store), data=data, runs=store.runs, workers=workers):
+            for _ in simulate(run.scenario_in(store), data=data, runs=store.runs, workers=workers):
                 pass
         return time.perf_counter() - begun
 

@@ -1,7 +1,7 @@
 """Which rounds and which scores let attackers in; run as ``python -m benchmarks.rounds RUNS``.
 
-Reads the finished runs of learned rules in RUNS, a folder of run folders such as `fedimmune
-reproduce` leaves, and prints in Markdown: in which rounds attackers had weight, how many of them
+Reads the finished runs of learned rules in RUNS, a folder of run folders such as `python -m
+reproduction` leaves, and prints in Markdown: in which rounds attackers had weight, how many of them
 were suspected, and the scores of both sides. That is where to look when a defence falls short of
 the oracle.
 """

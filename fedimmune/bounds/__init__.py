@@ -1,8 +1,7 @@
 """What scores promise: bounds on weights and on the error of the aggregated update.
 
 The corrected statements of Lemma 1 of Wan and Chen, *Robust Federated Learning with Attack-Adaptive
-Aggregation*, 2021; `fedimmune.bounds.printed` has the lemma as it is printed. The derivation is in
-docs/theory.md.
+Aggregation*, 2021. The derivation is in docs/theory.md, which says where the printed lemma fails.
 """
 
 from __future__ import annotations

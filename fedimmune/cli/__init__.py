@@ -13,7 +13,6 @@ from fedimmune.cli import (  # each adds its commands
     patch,
     record,
     report,
-    reproduce,
     simulate,
     train,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "patch",
     "record",
     "report",
-    "reproduce",
     "simulate",
     "train",
 ]

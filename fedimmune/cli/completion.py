@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 __all__ = [
-    "ARTEFACTS",
     "ATTACKS",
     "FORMS",
     "RULES",
-    "SCALES",
     "TASKS",
     "listed",
     "one_of",
@@ -40,13 +38,6 @@ RULES = _names_in("rules/*.py", "adaptive/rule.py")
 ATTACKS = _names_in("attacks/*.py")
 TASKS = _names_in("tasks/*.py")
 FORMS = ("relational", "paper")
-SCALES = ("smoke", "cpu", "paper", "authors")
-ARTEFACTS = (
-    *("mnist-attackers", "cifar10-attackers", "tiny-imagenet-attackers", "imdb-attackers"),
-    *("mnist-backdoor", "cifar10-backdoor", "tiny-imagenet-backdoor", "ablation"),
-    *("transfer-cifar100", "transfer-100-clients", "transfer-patterns", "training-attacks"),
-    *("sweep", "partition", "synthetic", "traits"),
-)
 
 
 def one_of(names: Names) -> Callable[[str], list[str]]:

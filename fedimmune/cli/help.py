@@ -15,7 +15,6 @@ PANELS = {
     "Start here": ("demo",),
     "Simulate and defend": ("simulate", "record", "train", "patch", "aggregate"),
     "Look": ("report", "inspect"),
-    "Research": ("reproduce",),
     "What there is": ("rules", "attacks", "tasks", "data"),
 }
 """The groups of commands, in the order of the page."""

@@ -21,8 +21,6 @@ from fedimmune import attacks, rules, tasks
 from fedimmune.adaptive.defence import DefenceAbout
 from fedimmune.cli import app, completion, main
 from fedimmune.cli.help import ENDING, PANELS
-from fedimmune.experiments.artefacts import ARTEFACTS
-from fedimmune.experiments.scales import SCALES
 from fedimmune.federation.plan import plan
 from tests.adaptive.rehearsed import recording
 from tests.cli.programs import bare, on_a_terminal, piped
@@ -108,7 +106,7 @@ def completed(folder: Path, line: str) -> list[str]:
 
 
 def test_names_are_completed(folder: Path) -> None:
-    assert completed(folder, "fedimmune re") == ["record", "report", "reproduce"]
+    assert completed(folder, "fedimmune re") == ["record", "report"]
     assert completed(folder, "fedimmune simulate --rule k") == ["krum"]
     assert completed(folder, "fedimmune simulate --attack ") == list(attacks.available())
     assert completed(folder, "fedimmune aggregate --rule me") == ["mean", "median"]
@@ -116,8 +114,6 @@ def test_names_are_completed(folder: Path) -> None:
     assert completed(folder, "fedimmune record --attacks none,b") == ["none,backdoor"]
     assert completed(folder, "fedimmune train x --form ") == list(completion.FORMS)
     assert completed(folder, "fedimmune data im") == ["imdb"]
-    assert completed(folder, "fedimmune reproduce sw") == ["sweep"]
-    assert completed(folder, "fedimmune reproduce sweep --scale s") == ["smoke"]
 
 
 def test_what_is_completed_is_what_there_is() -> None:
@@ -125,8 +121,6 @@ def test_what_is_completed_is_what_there_is() -> None:
     assert list(attacks.available()) == completion.ATTACKS()
     assert list(tasks.available()) == completion.TASKS()
     assert get_args(DefenceAbout.model_fields["form"].annotation) == completion.FORMS
-    assert SCALES == completion.SCALES
-    assert tuple(ARTEFACTS) == completion.ARTEFACTS
 
 
 def test_a_shell_can_be_taught_completion(folder: Path) -> None:
@@ -274,7 +268,6 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (1, "train nowhere -o x.defence"),
         (1, "train 0.recording -o x.defence"),
         (1, "patch text --with 0.recording -o x.defence"),
-        (1, "reproduce synthetic --folder text"),
         # Wrong usage.
         (2, ""),
         (2, "aggregat"),
@@ -324,9 +317,6 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (2, "inspect run --round 99"),
         (2, "inspect run --client nobody"),
         (2, "report run --figures-as gif"),
-        (2, "reproduce nothing"),
-        (2, "reproduce sweep --scale huge"),
-        (2, "reproduce sweep --seeds 0"),
         (2, "demo --seed -1"),
         (2, "data mnits"),
         (2, "data digits --set colour=3"),

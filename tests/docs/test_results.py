@@ -13,8 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
 
 
-def rows_of(artefact: str) -> list[dict[str, str]]:
-    with (DOCS / "results" / f"{artefact}.csv").open(encoding="utf-8") as lines:
+def rows_of(experiment: str) -> list[dict[str, str]]:
+    with (DOCS / "results" / f"{experiment}.csv").open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
@@ -28,15 +28,15 @@ def mean_of(rows: list[dict[str, str]], field: str, **wanted: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("heading", "artefact"),
+    ("heading", "experiment"),
     [("MNIST, all rules", "mnist-attackers"), ("CIFAR-10, all rules", "cifar10-attackers")],
 )
-def test_rules_side_by_side(heading: str, artefact: str) -> None:
+def test_rules_side_by_side(heading: str, experiment: str) -> None:
     section = PAGE.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
     lines = re.findall(
         r"^\| .*?`([a-z-]+)`.*? \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M
     )
-    rows = rows_of(artefact)
+    rows = rows_of(experiment)
     assert [line[0] for line in lines] == list(dict.fromkeys(row["rule"] for row in rows))
     for rule, seeds, accuracy, success, omniscient in lines:
         own = [row for row in rows if row["rule"] == rule and row["attackers"] == "4"]
@@ -65,7 +65,9 @@ def test_patterns_side_by_side() -> None:
 def test_every_page_of_results_is_told_of() -> None:
     for page in (DOCS / "results").glob("*.md"):
         assert f"(results/{page.name})" in PAGE
-        command = re.search(r"```sh\nfedimmune reproduce (\S+) (.*)\n```", page.read_text("utf-8"))
+        command = re.search(
+            r"```sh\npython -m reproduction (\S+) (.*)\n```", page.read_text("utf-8")
+        )
         assert command
         assert command[1] == page.stem
         assert any(command[1] in line and command[2] in line for line in PAGE.splitlines()), page
