@@ -301,7 +301,7 @@ def test_rehearsing_in_one_call_is_a_plan_carried_out(tmp_path: Path) -> None:
     }
     planned: list[Any] = []
     done: list[Any] = []
-    watched = {"on_start": planned.extend, "on_done": done.append}
+    watched: dict[str, Any] = {"on_start": planned.extend, "on_done": done.append}
     found = adaptive.rehearse(BLOBS, ["omniscient"], output=tmp_path, **watched, **options)
     expected, task, data = several()
     assert planned == done == expected
