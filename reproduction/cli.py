@@ -30,7 +30,7 @@ from reproduction.schedule import Outcome, Plan, closure, execute, plan_jobs
 from reproduction.selection import Request, parse_filter, parse_seeds
 from reproduction.studies import EXPERIMENTS, find_experiment
 
-__all__ = ["main"]
+__all__ = ["app", "main"]
 
 _EXAMPLES = """\
 Examples:
@@ -47,7 +47,7 @@ python -m reproduction cifar10-backdoor --scale paper --device cuda
 """
 _LIST = "list"
 
-_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class _Stop(KeyboardInterrupt):
@@ -66,7 +66,7 @@ def main() -> None:
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        _app(prog_name="python -m reproduction")
+        app(prog_name="python -m reproduction")
     except FedimmuneError as error:
         _fail(str(error), 2 if isinstance(error, ParameterError) else 1)
     except OSError as error:
@@ -89,7 +89,7 @@ def _fail(words: str, code: int) -> None:
     sys.exit(code)
 
 
-@_app.command(epilog=_EXAMPLES)
+@app.command(epilog=_EXAMPLES)
 def _reproduce(
     ids: Annotated[
         list[str] | None,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -283,29 +284,28 @@ def _table(
         for m in layout.measures
         if m != "asr" or rows[m].notna().any() or about["attack"] not in _WITHOUT_PATTERN
     )
-    cells, scores = {}, {}
-    for line in lines:
-        own = rows[rows["rule"] == line.rule]
-        if line.trained:
-            own = own[own["trained"] == line.trained]
-        own = own.drop_duplicates(["column", "setting", "seed"], keep="last")
-        own = own.assign(score=own["accuracy"] * (1 - own["asr"].fillna(0)))
+    rows = rows.assign(score=rows["accuracy"] * (1 - rows["asr"].fillna(0)))
+    split = {line.rule for line in lines if line.trained}
+    found: dict[tuple[Line, str, int, int], dict[int, float]] = {}
+    for row in rows.to_dict("records"):
+        line = Line(row["rule"], row["trained"] if row["rule"] in split else "")
         for measure in (*measures, "score"):
-            by_seed = own.pivot(index="seed", columns=["column", "setting"], values=measure)
-            for column in columns:
-                within = averaged if column is None else [column]
-                cell = _summary(by_seed, [(c, value) for c in within for value in values])
-                if measure == "score":
-                    scores[line, column] = cell
-                else:
-                    cells[line, measure, column] = cell
+            if pd.notna(row[measure]):  # a model that was not tested is not finished
+                place = (line, measure, row["column"], row["setting"])
+                found.setdefault(place, {})[row["seed"]] = row[measure]
+
+    def summary(line: Line, measure: str, column: Column) -> Cell:
+        within = averaged if column is None else [column]
+        return _summary([found.get((line, measure, c, v), {}) for c in within for v in values])
+
+    scores = {(line, c): summary(line, "score", c) for line in lines for c in columns}
     trained = dict(zip(rows["rule"], rows["trained"], strict=True))
     return Table(
         **about,
         lines=lines,
         measures=measures,
         columns=tuple(columns),
-        cells=cells,
+        cells={(n, m, c): summary(n, m, c) for n in lines for m in measures for c in columns},
         best=frozenset((line, c) for c in columns for line in _best(lines, c, scores)),
         rounds=tuple(sorted({*rows["rounds"].tolist()} - {0})),
         rehearsed={
@@ -316,27 +316,22 @@ def _table(
     )
 
 
-def _summary(by_seed: pd.DataFrame, settings: Sequence[tuple[int, int]]) -> Cell:
+def _summary(settings: Sequence[Mapping[int, float]]) -> Cell:
     """Average settings that count equally: one with more seeds does not count more.
 
     Parameters
     ----------
-    by_seed
-        Shares: a row per seed, a column per setting.
     settings
-        Which to average. The spread is that of the averages by seed, and is left out unless all
+        Shares by seed. The spread is that of the averages by seed, and is left out unless all
         settings have the same seeds.
     """
-    if not settings or not all(setting in by_seed.columns for setting in settings):
+    if not settings or not all(settings):
         return Cell()
-    found = by_seed[list(settings)].dropna(how="all")
-    counts = found.count()
-    if not counts.all():
-        return Cell()
-    spread = None
-    if len(found) > 1 and counts.min() == len(found):
-        spread = 100 * float(found.mean(axis=1).std())
-    return Cell(100 * float(found.mean().mean()), spread, int(counts.min()))
+    mean = fmean(fmean(each.values()) for each in settings)
+    seeds, spread = settings[0].keys(), None
+    if len(seeds) > 1 and all(each.keys() == seeds for each in settings):
+        spread = 100 * stdev(fmean(each[seed] for each in settings) for seed in seeds)
+    return Cell(100 * mean, spread, min(map(len, settings)))
 
 
 def _lines(layout: Layout, rows: pd.DataFrame) -> tuple[Line, ...]:

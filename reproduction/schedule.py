@@ -227,7 +227,8 @@ class _Processes:
 
     def stop(self) -> None:
         """End all processes: every result is written whole, or can be continued."""
-        processes = [process for process, *_ in (*self._idle, *self.running.values())]
+        processes = [process for process, _ in self._idle]
+        processes += [process for process, _, _ in self.running.values()]
         for process in processes:
             process.kill()
         for process in processes:

@@ -110,4 +110,5 @@ def _expanded(words: list[str], folder: Path) -> Iterator[str]:
 
 def link_repository(folder: Path) -> None:
     """Let commands that name files of the repository find them."""
-    (folder / "examples").symlink_to(ROOT / "examples")
+    for name in ("examples", "reproduction"):
+        (folder / name).symlink_to(ROOT / name)

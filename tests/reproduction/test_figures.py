@@ -55,7 +55,7 @@ def test_what_is_drawn_is_what_the_table_says(name: str, data: st.DataObject) ->
             assert row["paper"] in {each for _, _, each in cells}
 
 
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(any_rows(st.text(max_size=5)), st.sampled_from(sorted(LAYOUTS)))
 def test_nothing_that_rows_say_fails(rows: list[Row], name: str) -> None:
     charts = run_charts(LAYOUTS[name], frame_of(rows), printed(name))

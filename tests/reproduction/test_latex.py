@@ -70,6 +70,7 @@ def test_latex_has_the_numbers_of_markdown(drawn: tuple[str, list[Row]]) -> None
 HOSTILE = st.text(st.sampled_from("\\{}$&#_%~^<>|`*[]\n\r\"'aε–±\x00 "), max_size=8)
 
 
+@settings(max_examples=20)
 @given(any_rows(HOSTILE), st.sampled_from(sorted(LAYOUTS)))
 def test_nobodys_words_break_a_table(rows: list[Row], experiment: str) -> None:
     layout = LAYOUTS[experiment]

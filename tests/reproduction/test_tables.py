@@ -211,14 +211,14 @@ def clear(seeds: Sequence[int], best: float) -> list[Row]:
 def test_bold_needs_seeds_and_a_lead() -> None:
     layout = replace(
         LAYOUTS["mnist-attackers"],
-        rules=("mean", "median", "adaptive", "oracle"),
+        methods=("mean", "median", "adaptive", "oracle"),
         attacks=("omniscient",),
         columns=(1,),
         with_none=(),
     )
     assert "**" not in markdown_of(layout, clear([1], 0.9))
     assert "**" not in markdown_of(layout, clear([1, 2], 0.601))
-    assert "**" not in markdown_of(replace(layout, rules=("krum",)), clear([1, 2], 0.9))
+    assert "**" not in markdown_of(replace(layout, methods=("krum",)), clear([1, 2], 0.9))
     bold = re.findall(r"`(\w+)`.*\*\*", markdown_of(layout, clear([1, 2], 0.9)))
     assert bold == ["adaptive"]
 
@@ -270,7 +270,7 @@ def test_figures_of_another_task_are_said_to_be() -> None:
     assert "not on" not in markdown_of(LAYOUTS["ablation"], [], known)
     # Ten of a hundred are not one of ten.
     assert "paper" not in markdown_of(
-        replace(LAYOUTS["ablation"], rules=("mean",)), [replace(row, clients=100)], known
+        replace(LAYOUTS["ablation"], methods=("mean",)), [replace(row, clients=100)], known
     )
 
 
