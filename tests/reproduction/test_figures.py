@@ -112,7 +112,9 @@ def test_the_traits_are_what_was_sent(tmp_path: Path) -> None:
     record = run_folder(scenario, tmp_path).records()[1]
     trace = run_folder(scenario, tmp_path).traces.read(2)
     for client, sent in zip(trace.senders, trace.kept[layer], strict=True):
-        (attacks,) = [each.is_attacker for each in record.clients if str(each.client) == str(client)]
+        (attacks,) = [
+            each.is_attacker for each in record.clients if str(each.client) == str(client)
+        ]
         name = f"{client} ▲" if attacks else f"{client}"
         own = [row for row in rows if (row["client"], row["round"]) == (name, 2)]
         # Both runs begin with the same model and differ from the second round on.
