@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedimmune.geometry import measure as measure
     from fedimmune.on_disk import aggregate_files as aggregate_files
     from fedimmune.records import RoundRecord as RoundRecord
+    from fedimmune.results_table import Results as Results
+    from fedimmune.results_table import load_runs as load_runs
     from fedimmune.rules import Rule as Rule
     from fedimmune.rules import create as create
     from fedimmune.rules import names as names
@@ -38,6 +40,7 @@ _HOMES = {
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
     "Recipe": "fedimmune.tasks",
+    "Results": "fedimmune.results_table",
     "RoundRecord": "fedimmune.records",
     "Rule": "fedimmune.rules",
     "RunFolder": "fedimmune.runs",
@@ -48,6 +51,7 @@ _HOMES = {
     "Verdict": "fedimmune.verdicts",
     "aggregate_files": "fedimmune.on_disk",
     "create": "fedimmune.rules",
+    "load_runs": "fedimmune.results_table",
     "measure": "fedimmune.geometry",
     "names": "fedimmune.rules",
     "simulate": "fedimmune.federation",

@@ -30,7 +30,7 @@ def report(
     figures: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write the pictures as PNG and PDF for a paper too (an extra)."
+            metavar="DIR", help="Write the pictures as PNG, SVG and PDF for a paper too."
         ),
     ] = None,
     as_json: AsJson = False,
