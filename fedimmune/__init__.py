@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedimmune.records import RoundRecord as RoundRecord
     from fedimmune.results import ClientResult as ClientResult
     from fedimmune.results import Verdict as Verdict
+    from fedimmune.results_table import Results as Results
+    from fedimmune.results_table import load_runs as load_runs
     from fedimmune.rules import Rule as Rule
     from fedimmune.runs import RunFolder as RunFolder
     from fedimmune.tasks import Data as Data
@@ -41,6 +43,7 @@ _HOMES = {
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
     "Recipe": "fedimmune.tasks",
+    "Results": "fedimmune.results_table",
     "RoundRecord": "fedimmune.records",
     "Rule": "fedimmune.rules",
     "RunFolder": "fedimmune.runs",
@@ -50,6 +53,7 @@ _HOMES = {
     "Updates": "fedimmune.updates",
     "Verdict": "fedimmune.results",
     "aggregate_files": "fedimmune.on_disk",
+    "load_runs": "fedimmune.results_table",
     "measure": "fedimmune.geometry",
     "simulate": "fedimmune.federation",
 }

@@ -275,7 +275,7 @@ def _suspicion_in(value: Mapping[str, object]) -> Suspicion | None:
     if confidence is None:
         raise InputError("a kind needs its confidence")
     since: int | None = _checked(value, "since", int, "a round, from 1")
-    if since is not None and since < 1:
+    if since is not None and not 1 <= since < 2**53:
         raise InputError(f"since must be a round, from 1, not {_shown(since)}")
     second = _number(value, "runner_up_confidence", 0, LARGEST_SHARE)
     return Suspicion(kind, confidence, since, _text(value, "runner_up"), second)

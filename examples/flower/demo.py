@@ -13,17 +13,17 @@ import argparse
 import shutil
 import sys
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
 from deploy.processes import stop_on_signals
 from deploy.simulation import Simulation
 
-from fedimmune.demo import Demo, outcome_of
+from fedimmune import Results, load_runs
+from fedimmune.demo import Demo
 from fedimmune.errors import FedimmuneError
 from fedimmune.report import write_report
-from fedimmune.report.reading import Run, read_run
 
 _APP = Path(__file__).parent
 _RULES = ("mean", "adaptive")
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         defence = chosen.defence or _learned(Path("build/demo"))
         shutil.rmtree(folder / "runs", ignore_errors=True)
         play(folder, defence.resolve(), chosen.rounds, chosen.seed)
-        runs = {rule: read_run(folder / "runs" / rule) for rule in _RULES}
-        print(compared(runs))
+        runs = [folder / "runs" / rule for rule in _RULES]
+        print(compared(load_runs(runs)))
         report = folder / "report.html"
         title = f"Flower: {_ATTACKERS} of {_CLIENTS} nodes plant a backdoor"
-        write_report([run.path for run in runs.values()], report, title=title)
+        write_report(runs, report, title=title)
         print(f"The whole story, to look at: {report}")
     except (FedimmuneError, RuntimeError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -104,31 +104,32 @@ def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
             _tell(f"    {time.perf_counter() - began:.0f} seconds")
 
 
-def compared(runs: Mapping[str, Run]) -> str:
+def compared(results: Results) -> str:
     """Say what became of the model by each rule, and whom the learned rule suspected.
 
     Parameters
     ----------
-    runs
-        One a rule, by its name.
+    results
+        One run per rule, called like it.
     """
     lines = ["", f"{'rule':<10}{'ACC':>9}{'ASR':>9}{'weight on attackers':>22}{'s a round':>12}"]
-    for rule, run in runs.items():
-        found = outcome_of(rule, run.records)
-        weight = "–" if found.attacker_weight is None else f"{found.attacker_weight:.1%}"
-        last = run.records[-1].seconds
-        pace = last.training + last.aggregating
+    pace = results.rounds["seconds_training"] + results.rounds["seconds_aggregating"]
+    paces = pace.groupby(results.rounds["run"]).last()
+    figures = results.figures.fillna({"accuracy": 0.0, "asr": 0.0})
+    for run in figures.to_dict("records"):
+        share = run["attacker_weight"]
+        weight = "–" if isnan(share) else f"{share:.1%}"
         lines.append(
-            f"{rule:<10}{found.accuracy:>9.1%}{found.success:>9.1%}{weight:>22}{pace:>12.2f}"
+            f"{run['rule']:<10}{run['accuracy']:>9.1%}{run['asr']:>9.1%}{weight:>22}"
+            f"{paces[run['run']]:>12.2f}"
         )
     lines += ["", "By adaptive:"]
-    run = runs["adaptive"]
-    for node in run.clients:
-        seen = [each for record in run.records for each in record.clients if each.client == node]
-        accused = [each for each in seen if each.verdict == "suspected"]
-        kinds = Counter(each.suspicion.kind for each in accused if each.suspicion)
-        of_what = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
-        who = "attacker" if node in run.attackers else "honest"
+    clients = results.clients[results.clients["run"] == "adaptive"]
+    for node, seen in clients.groupby("client"):
+        accused = seen[seen["verdict"] == "suspected"]
+        kinds = accused["kind"].value_counts()
+        of_what = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
+        who = "attacker" if seen["is_attacker"].any() else "honest"
         lines.append(
             f"  node {node:<20}  {who:<8}  suspected in {len(accused):>2} of {len(seen)} rounds"
             + (f", looked most like {of_what}" if of_what else "")

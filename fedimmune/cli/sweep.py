@@ -74,15 +74,14 @@ class Sweep:
         """
         from fedimmune.adaptive.outcomes import described_search
         from fedimmune.adaptive.sweeping import Search
-        from fedimmune.files import write_text_atomically
-        from fedimmune.report.sweep_map import draw_sweep, sweep_grid
+        from fedimmune.report.charts import save, sweep_map
         from fedimmune.threads import computing_with
 
         with computing_with(1):  # as worker processes do
             self._search = Search(recordings, course, self._grid, self._file)
             outcomes = self._carried_out(self._search, recordings, course)
             searched = described_search(self._grid, outcomes)
-            write_text_atomically(draw_sweep(sweep_grid(searched)) + "\n", self.picture)
+            save(sweep_map(searched), self.picture.with_suffix(""), ["svg"])
             with showing_epochs(self._notes, course.epochs) as tell:
                 defence = course.train(recordings, searched["best"], tell)
         defence.about = defence.about.model_copy(update={"searched": searched})

@@ -1,6 +1,5 @@
 """Reports: a run, or a comparison of many, as one HTML file and as figures for a paper."""
 
-from fedimmune.report.figures import write_figures
-from fedimmune.report.page import write_report
+from fedimmune.report.page import write_figures, write_report
 
 __all__ = ["write_figures", "write_report"]

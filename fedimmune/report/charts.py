@@ -1,17 +1,95 @@
-"""What a picture shows, without how it is drawn: the page and the paper draw the same."""
+"""Every figure of a report, described once, as an Altair chart of the results' tables.
+
+The page shows it, and `save` draws the same as PNG, SVG or PDF. What others wrote (ids, reasons,
+names of rules) is data in a chart, never the name of a field or an expression.
+"""
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-__all__ = ["BarChart", "Bubbles", "Cell", "Chart", "Column", "Grid", "LineChart", "Row", "Series"]
+import altair as alt
+import pandas as pd
 
-Values = tuple[float | None, ...]
+from fedimmune.adaptive.outcomes import Outcome, best_of
+from fedimmune.files import write_bytes_atomically
+from fedimmune.report.summary import LONGEST_ID, counted, listed, percent, shortened, written
+from fedimmune.results_table import ORACLE, Results, attackers_in, rows_of
+from fedimmune.untrusted import printable
+from fedimmune.verdicts import UNKNOWN
+
+__all__ = ["Figure", "rule_styles", "save", "theme"]
+
+# Colors after Okabe and Ito, which color-blind people can tell apart, in shades that can be seen on
+# white and on black.
+_BLUE, _ORANGE, _GREEN, _PINK = "#1f7dc0", "#d55e00", "#009e73", "#b9609a"
+_AMBER, _SKY, _GRAY, _PURPLE = "#b97f00", "#3f9bd8", "#7d858c", "#a8326e"
+_PALETTE = (_BLUE, _ORANGE, _GREEN, _PINK, _AMBER, _SKY)
+_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3])
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_KNOWN = {
+    "adaptive": (_BLUE, 0),
+    "mean": (_ORANGE, 1),
+    "median": (_AMBER, 2),
+    "trimmed-mean": (_AMBER, 3),
+    "geometric-median": (_GREEN, 1),
+    "krum": (_PINK, 3),
+    "multi-krum": (_PINK, 1),
+    "foolsgold": (_SKY, 2),
+    "residual": (_GREEN, 3),
+    ORACLE: (_GRAY, 1),
+}
+"""The color of each rule, and the place of its dash and shape."""
+_SIDES = {"honest": _BLUE, "attacker": _ORANGE}
+_VERDICTS = {
+    "trusted": (_BLUE, "M0,0", ""),
+    "reduced": (_SKY, "M-1,-.4L0,.6L1,-.4", "⌄"),
+    "unused": (_GRAY, "M0,0L0,.01", "·"),
+    "suspected": (_ORANGE, "M-1,1L1,-1", "╱"),
+    "rejected": (_PURPLE, "M-1,-1L1,1M-1,1L1,-1", "╳"),
+    "failed": (_AMBER, "M0,-1L0,1", "│"),
+    "late": (_GREEN, "M-1,0L1,0", "─"),
+}
+"""The color of a verdict, the sign that is stroked over it, and the sign in a legend."""
+_OTHER = (_GRAY, "M-1,-1L1,1", "")
+_SHADES = {"unused": 0.2, "failed": 0.35, "late": 0.35}
+"""How full the color is of a verdict that does not depend on the weight; otherwise 0.75."""
+_SIGNED = 5000
+"""Beyond that many cells, signs would be too small to see."""
+_BUBBLES = 30
+"""Beyond that many clients or classes, discs are too small, and shades are shown instead."""
+_PHASES = {"training": _BLUE, "aggregating": _AMBER, "measuring": _PINK, "testing": _GREEN}
+_TIPS = {
+    "rule_label": "rule",
+    "row": "client",
+    "side": "truth",
+    "looks": "looks most like",
+    "warnings": "warning of the round",
+    "accuracy": "ACC",
+    "asr": "ASR",
+    "low": "least",
+    "high": "most",
+    "behind_oracle": "below the oracle",
+    "taken_for": "taken for",
+    "truth": "was",
+    "count": "client-rounds",
+    "share": "of this row",
+    "limit": "the oracle",
+}
+"""What columns are called in tooltips, if not by their name."""
+
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
+Style = tuple[str, list[int], str]
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A picture.
+class Figure:
+    """A chart and what is said about it.
 
     Parameters
     ----------
@@ -20,192 +98,621 @@ class Chart:
     title
         For people.
     reading
-        What is to be seen, in a sentence: for who cannot see it.
+        What there is to see, in a sentence: also for those who cannot see it.
+    chart
+        The chart, without a width: a page has its own.
+    is_wide
+        Whether it needs more room than a line chart.
     """
 
     name: str
     title: str
     reading: str
+    chart: Chart
+    is_wide: bool = False
+
+    def spec(self, width: int | None = None) -> dict[str, Any]:
+        """Return the Vega-Lite specification with its data, without the look of a page.
+
+        Parameters
+        ----------
+        width
+            In pixels; by default as wide as the element around it.
+        """
+        with alt.data_transformers.enable("default", max_rows=None):
+            found: dict[str, Any] = self.chart.to_dict()
+        del found["config"], found["$schema"]
+        if width is not None:
+            return {**found, "width": width}
+        fit = {"type": "fit-x", "contains": "padding"}
+        return {**found, "width": "container", "autosize": fit}
 
 
-@dataclass(frozen=True)
-class Series:
-    """One line of a chart.
+def rule_styles(labels: Iterable[str]) -> dict[str, Style]:
+    """Return the color, dash and shape of each rule: the same everywhere, unknown ones included.
 
     Parameters
     ----------
-    label
-        Its name.
-    style
-        Which colour, dash and marker; -1 is the limit's.
-    values
-        One a round; None leaves a gap.
-    low, high
-        The band around it, where there are several runs.
+    labels
+        Of rules, such as ``krum`` or ``krum (attackers=3)``; variants of a rule share its color.
     """
+    styles, variants = {}, dict[str, int]()
+    for label in sorted(set(labels), key=lambda each: (len(each), each)):
+        name = label.partition(" (")[0]
+        number = zlib.crc32(name.encode("utf-8", "replace"))
+        color, first = _KNOWN.get(name, (_PALETTE[number % len(_PALETTE)], number // 7))
+        place = first + variants.setdefault(name, 0)
+        variants[name] += 1
+        styles[label] = (color, _DASHES[place % len(_DASHES)], _SHAPES[place % len(_SHAPES)])
+    return styles
 
-    label: str
-    style: int
-    values: Values
-    low: Values | None = None
-    high: Values | None = None
 
-
-@dataclass(frozen=True)
-class LineChart(Chart):
-    """Lines over rounds.
+def theme(ink: str = "#1b1f23", paper: str | None = "#ffffff") -> dict[str, Any]:
+    """Return the look of all charts: a Vega-Lite configuration.
 
     Parameters
     ----------
-    series
-        The lines.
-    top
-        Where the axis of values ends; it begins at 0.
-    is_share
-        Whether values are shares, shown as percentages.
-    along
-        What is counted along the other axis.
+    ink
+        Of text and signs; ``currentColor`` follows the page around it.
+    paper
+        The background; None for that of the page.
+    """
+    inked = {f"{part}Color": ink for part in ("label", "title", "tick", "domain", "grid")}
+    small = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+    faint = {"tickOpacity": 0.4, "domainOpacity": 0.4, "gridOpacity": 0.12, "labelOpacity": 0.85}
+    words = {"labelColor": ink, "titleColor": ink, "labelLimit": 150}
+    return {
+        "background": paper,
+        "font": "system-ui, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif",
+        "axis": {**inked, **small, **faint, "labelLimit": 150},
+        "legend": {**words, **small, "orient": "bottom", "columns": 2, "symbolOpacity": 1},
+        "rule": {"color": ink},
+        "style": {"ink": {"stroke": ink}, "words": {"fill": ink, "fontSize": 11}},
+        "title": {"color": ink, "anchor": "start", "fontSize": 13},
+        "view": {"stroke": None},
+    }
+
+
+def save(figure: Figure, place: Path, kinds: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
+    """Write a figure, each file whole or not at all; no browser and no network is needed.
+
+    Parameters
+    ----------
+    figure
+        Which.
+    place
+        The files' name, without its end.
+    kinds
+        Some of ``png``, ``svg`` and ``pdf``.
+    """
+    import vl_convert  # noqa: PLC0415 (large: only when something is drawn)
+
+    spec = figure.spec(640 if figure.is_wide else 420)
+    text = json.dumps({**spec, "title": printable(figure.title), "config": theme()})
+    files = []
+    for kind in kinds:
+        options: dict[str, Any] = {"scale": 2} if kind == "png" else {}
+        draw = getattr(vl_convert, f"vegalite_to_{kind}")
+        drawn = draw(text, allowed_base_urls=[], **options)
+        files.append(place.with_name(f"{place.name}.{kind}"))
+        write_bytes_atomically(drawn.encode() if isinstance(drawn, str) else drawn, files[-1])
+    return files
+
+
+# -------------------------------------------------------------------- lines over rounds
+
+
+def lines(
+    rounds: pd.DataFrame, column: str, title: str, *, level: tuple[float, str] | None = None
+) -> Figure | None:
+    """Draw a figure of rounds, one line per rule, with a band over the seeds; None if unknown.
+
+    Parameters
+    ----------
+    rounds
+        Rows of `Results.rounds`, of one key.
+    column
+        What is drawn.
+    title
+        Its name, and after a colon what that means.
     level
-        A level line with its name, such as the attackers' share among the clients.
+        A level line, and its name.
     """
+    by = rounds.groupby(["rule_label", "round"], sort=False)[column]
+    found = _shown(by.agg(value="mean", low="min", high="max", runs="count").reset_index())
+    known = found.dropna(subset=["value"])
+    if known.empty:
+        return None
+    found = found[found["rule_label"].isin(known["rule_label"])]
+    styles = rule_styles(found["rule_label"])
+    order = _in_order(found["rule_label"])
+    is_share, last = column != "accused", rounds["round"].max()
+    chart = _line_chart(
+        found,
+        "rule_label",
+        {label: styles[label] for label in order},
+        is_share=is_share,
+        is_band=bool((known["runs"] > 1).any()),
+    )
+    if level is not None:
+        data = pd.DataFrame({"value": level[:1], "level": level[1:]})
+        rule = alt.Chart(data).mark_rule(strokeDash=[2, 3], opacity=0.6)
+        chart = chart + rule.encode(y="value:Q", tooltip=_tips(data, value=".1%"))
+    told = []
+    for row in rows_of(known.groupby("rule_label", sort=False).tail(1)):
+        value = percent(row.value) if is_share else counted(row.value, "client")
+        when = "" if row.round == last else f" (round {row.round})"
+        told.append(f"{row.rule_label} {value}{when}")
+    more = f", and {len(told) - 8} more" if len(told) > 8 else ""
+    reading = f"{title.partition(':')[0]} in round {last}: {', '.join(told[:8])}{more}."
+    return Figure(column.replace("_", "-"), title, reading, chart)
 
-    series: tuple[Series, ...]
-    top: float = 1.0
-    is_share: bool = True
-    along: str = "round"
-    level: tuple[float, str] | None = None
 
-    @property
-    def length(self) -> int:
-        """How many rounds there are."""
-        return max((len(series.values) for series in self.series), default=0)
+def sides(results: Results, runs: Sequence[Hashable], label: str, column: str) -> Figure | None:
+    """Draw the weights, or the scores, of attackers and of honest clients under one rule."""
+    clients = results.clients[results.clients["run"].isin(runs)]
+    clients = clients.dropna(subset=["is_attacker", column])
+    if clients["is_attacker"].nunique() < 2:
+        return None
+    by = clients.groupby([_side(clients), "round"])[column]
+    found = by.agg(value="mean", low="min", high="max").reset_index()
+    is_share = column == "weight"
+    styles = {name: (color, [1, 0], "circle") for name, color in _SIDES.items()}
+    means = clients.groupby(_side(clients))[column].mean()
+    told = {side: percent(x) if is_share else f"{x:.3g}" for side, x in means.items()}
+    return Figure(
+        f"{column}-by-side",
+        f"{column.capitalize()} of a client under {shortened(printable(label), 60)}",
+        f"On average an attacker had a {column} of {told['attacker']} and an honest client of "
+        f"{told['honest']}; bands reach from the least to the most.",
+        _line_chart(found, "side", styles, is_share=is_share, is_band=True, top=None),
+    )
 
 
-@dataclass(frozen=True)
-class BarChart(Chart):
-    """Bars of several parts, one a row.
+def learning_curve(losses: pd.DataFrame) -> Figure:
+    """Draw a defense's loss; `losses` has columns ``epoch``, ``training`` and ``validation``."""
+    best = losses["epoch"].iloc[int(losses["validation"].argmin())]
+    found = losses.melt("epoch", var_name="on", value_name="value")
+    found = found.rename(columns={"epoch": "round"})
+    styles: dict[str, Style] = {
+        "training": (_BLUE, [6, 3], "circle"),
+        "validation": (_ORANGE, [1, 0], "square"),
+    }
+    return Figure(
+        "curve",
+        "Learning curve",
+        f"Loss over {len(losses)} epochs; it was least on held-out rehearsals in epoch {best}, "
+        "which is the one that is used.",
+        _line_chart(found, "on", styles, is_share=False, is_band=False, along="epoch"),
+    )
+
+
+def _line_chart(
+    found: pd.DataFrame,
+    field: str,
+    styles: Mapping[str, Style],
+    *,
+    is_share: bool,
+    is_band: bool,
+    along: str = "round",
+    top: float | None = 1.0,
+) -> Chart:
+    """Draw columns ``round``, ``value``, ``low`` and ``high``, one line per value of a field."""
+    domain, (colors, dashes, shapes) = list(styles), zip(*styles.values(), strict=True)
+    pick = alt.selection_point(fields=[field], bind="legend", name="pick")
+    legend = alt.Legend(title=None, symbolStrokeWidth=0)
+    scale = alt.Scale(domain=[0, top]) if is_share and top else alt.Scale(zero=True)
+    axis = "%" if is_share else ".3~g"
+    y: dict[str, Any] = {"title": None, "scale": scale, "axis": alt.Axis(format=axis)}
+    x = alt.X("round:Q", title=along, axis=alt.Axis(tickMinStep=1, format="d", grid=False))
+    base = alt.Chart(found).encode(
+        x=x.scale(domain=[found["round"].min(), found["round"].max()], nice=False),
+        y=alt.Y("value:Q", **y),
+        color=alt.Color(f"{field}:N", legend=legend).scale(domain=domain, range=colors),
+        opacity=_if(pick, 1, 0.1),
+    )
+    dash = alt.StrokeDash(f"{field}:N", legend=None)
+    shape = alt.Shape(f"{field}:N", legend=legend).scale(domain=domain, range=shapes)
+    number = ".1%" if is_share else ".4~g"
+    shown = ("value", "low", "high") if is_band else ("value",)
+    tips = _tips(found, round="d", **dict.fromkeys(shown, number))
+    layers = [
+        # One more value than in the legend, which would draw dashed dots of equal domains.
+        base.mark_line(strokeWidth=2)
+        .encode(strokeDash=dash.scale(domain=[*domain, ""], range=[*dashes, [1, 0]]))
+        .add_params(pick, _zoom()),
+        base.mark_point(filled=True, size=28).encode(
+            shape=shape, opacity=_if(pick, 1 if len(found) <= 150 else 0, 0)
+        ),
+        base.mark_point(filled=True, size=160).encode(opacity=alt.value(0), tooltip=tips),
+    ]
+    if is_band:
+        band = base.mark_area().encode(
+            y=alt.Y("low:Q", **y), y2="high:Q", opacity=_if(pick, 0.16, 0.02)
+        )
+        layers.insert(0, band)
+    return alt.layer(*layers).properties(height=210)
+
+
+# -------------------------------------------------------------------- rules compared
+
+
+def standing(figures: pd.DataFrame) -> Figure | None:
+    """Draw the score of each rule after the last round, seed by seed, against the oracle.
 
     Parameters
     ----------
-    parts
-        Names of the parts.
-    rows
-        Labels, and a value a part.
-    unit
-        Of the values.
+    figures
+        Rows of `Results.figures`, of one key.
     """
+    known = figures.dropna(subset=["score"])
+    order = _in_order(known["rule_label"])
+    if len(order) < 2:
+        return None
+    what = "ACC · (1 − ASR)" if known["accuracy_without_success"].notna().any() else "ACC"
+    found = _shown(known[["rule_label", "run", "score", "accuracy", "asr", "behind_oracle"]])
+    means = known.groupby("rule_label")["score"].mean()
+    told = ", ".join(f"{label} {percent(means[label])}" for label in order[:12])
+    colors = [rule_styles(order)[label][0] for label in order]
+    base = alt.Chart(found).encode(
+        x=alt.X("score:Q", title=what, axis=alt.Axis(format="%")).scale(domain=[0, 1]),
+        y=alt.Y("rule_label:N", title=None, sort=order),
+        color=alt.Color("rule_label:N", legend=None).scale(domain=order, range=colors),
+    )
+    share = dict.fromkeys(("score", "accuracy", "asr", "behind_oracle"), ".1%")
+    layers = [
+        base.mark_point(filled=True, size=70, opacity=0.75).encode(tooltip=_tips(found, **share)),
+        base.mark_tick(thickness=2.5, size=18).encode(x=alt.X("mean(score):Q", title=what)),
+    ]
+    limit = known.loc[known["rule"] == ORACLE, "score"].mean()
+    if pd.notna(limit):
+        data = pd.DataFrame({"limit": [limit]})
+        rule = alt.Chart(data).mark_rule(strokeDash=[6, 3], opacity=0.6)
+        layers.insert(0, rule.encode(x="limit:Q", tooltip=_tips(data, limit=".1%")))
+        told += f"; the dashed line is the oracle's mean, {percent(limit)}"
+    chart = alt.layer(*layers).properties(height=26 * len(order))
+    return Figure("standing", f"{what} after the last round", f"{told}.", chart)
 
-    parts: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[float, ...]], ...]
-    unit: str
+
+def times(rounds: pd.DataFrame) -> Figure | None:
+    """Draw the seconds per round by phase, one bar per rule."""
+    phases = {f"seconds_{phase}": phase for phase in _PHASES}
+    mean = rounds.groupby("rule_label", sort=False)[list(phases)].mean().rename(columns=phases)
+    total = mean.sum(axis=1)
+    if not total.any():
+        return None
+    order = _in_order(mean.index)
+    found = mean.reset_index().melt("rule_label", var_name="phase", value_name="seconds")
+    found = _shown(found.assign(place=found["phase"].map(list(_PHASES).index)))
+    bars = (
+        alt.Chart(found)
+        .mark_bar()
+        .encode(
+            x=alt.X("sum(seconds):Q", title="seconds per round"),
+            y=alt.Y("rule_label:N", title=None, sort=order),
+            color=_color("phase", _PHASES),
+            order="place:O",
+            tooltip=_tips(found.drop(columns="place"), seconds=".3~g"),
+        )
+    )
+    told = ", ".join(f"{label} {total[label]:.2g} s" for label in order[:8])
+    share = (mean["aggregating"] / total.where(total > 0)).max()
+    reading = f"A round takes on average: {told}. Aggregating is at most {percent(share)} of it."
+    chart = bars.properties(height=24 * len(order))
+    return Figure("time", "Time per round, by phase", reading, chart)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a grid.
+def confusion(counts: pd.DataFrame, label: str, reading: str) -> Figure:
+    """Draw what clients looked most like, by what they were; see `summary.confusion_of`."""
+    wide = counts.rename_axis(index="truth").reset_index()
+    found = _shown(wide.melt("truth", var_name="taken_for", value_name="count"))
+    total = found.groupby("truth", sort=False)["count"].transform("sum")
+    found["share"] = found["count"] / total.where(total > 0, 1)
+    base = alt.Chart(found).encode(
+        x=alt.X("taken_for:N", title="taken for", sort=list(counts.columns)).axis(labelAngle=0),
+        y=alt.Y("truth:N", title="was", sort=list(counts.index)),
+        tooltip=_tips(found, count="d", share=".1%"),
+    )
+    cells = base.mark_rect(color=_BLUE).encode(opacity=_opacity("share", 0.06, 0.75))
+    words = base.transform_filter("datum.count > 0").mark_text(style="words").encode(text="count:Q")
+    chart = alt.layer(cells, words).properties(height=34 * len(counts))
+    return Figure("confusion", f"Suspects of {shortened(printable(label), 60)}", reading, chart)
+
+
+# -------------------------------------------------------------------- single runs
+
+
+def trust_map(results: Results, run: Hashable, title: str) -> Figure | None:
+    """Draw clients by rounds: the verdict as color and sign, the weight as shade.
+
+    None if the rule judges nobody.
+    """
+    cells = results.clients[results.clients["run"] == run]
+    if (cells["weight"].isna() & (cells["verdict"] == "trusted")).all():
+        return None
+    attackers = attackers_in(cells)
+    ids = sorted(set(cells["client"]), key=lambda one: (one in attackers, *_number_first(one)))
+    labels = _row_labels(ids, attackers)
+    rounds = results.rounds[results.rounds["run"] == run].set_index("round")
+    verdict = cells["verdict"].map(lambda one: shortened(printable(one), 20))
+    by_weight = (cells["weight"] / cells["weight"].max()).clip(0.04, 1)
+    by_weight = by_weight.where(verdict.isin(["trusted", "reduced"]))
+    found = pd.DataFrame(
+        {
+            "row": cells["client"].map(labels),
+            "round": cells["round"],
+            "verdict": verdict,
+            "weight": cells["weight"],
+            "score": cells["score"],
+            "side": _side(cells),
+            "looks": [_looks(row) for row in rows_of(cells)],
+            "reason": cells["reason"],
+            "warnings": cells["round"].map(rounds["warnings"]),
+        }
+    )
+    found = _shown(found.dropna(axis="columns", how="all"))
+    tips = _tips(found, round="d", weight=".1%", score=".4~g")
+    found["shade"] = by_weight.fillna(verdict.map(_SHADES)).fillna(0.75)
+    there = sorted(set(verdict), key=lambda one: [*_VERDICTS, one].index(one))
+    signs = {one: _VERDICTS.get(one, _OTHER) for one in there}
+    height = max(7, min(20, 900 // max(len(ids), 1)))
+    gap = 0.04 if len(rounds) <= 100 else 0.0
+    y = alt.Y("row:N", title="client", sort=list(labels.values()))
+    base = alt.Chart(found).encode(y=y.scale(padding=gap), tooltip=tips)
+    pick = alt.selection_point(fields=["verdict"], bind="legend", name="pick")
+    x = alt.X("left:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d", grid=False))
+    colors = {one: color for one, (color, _, _) in signs.items()}
+    half, last = 0.5 - gap, int(cells["round"].max())
+    layers = [
+        base.transform_calculate(left=alt.datum.round - half, right=alt.datum.round + half)
+        .mark_rect()
+        .encode(
+            x=x.scale(domain=[0.5, last + 0.5], nice=False),
+            x2="right:Q",
+            color=_color("verdict", colors, columns=4, labelExpr=_verdict_labels(signs)),
+            opacity=alt.when(pick).then(_opacity("shade", 0, 1)).otherwise(alt.value(0.04)),
+        )
+        .add_params(pick, _zoom())
+    ]
+    if len(found) <= _SIGNED:
+        size = (0.5 * min(height, 480 / len(rounds))) ** 2
+        paths = [path for _, path, _ in signs.values()]
+        shape = alt.Shape("verdict:N", legend=None).scale(domain=[*signs, ""], range=[*paths, ""])
+        points = base.transform_filter("datum.verdict != 'trusted'")
+        points = points.mark_point(style="ink", size=size, strokeWidth=1.2, opacity=0.85)
+        layers.append(points.encode(x="round:Q", shape=shape))
+    chart = alt.layer(*layers).properties(height=height * len(ids))
+    return Figure("trust", title, _map_reading(cells, len(rounds)), chart, is_wide=True)
+
+
+def partition(results: Results, run: Hashable) -> Figure | None:
+    """Draw how many samples of which class each client has; None if that is not known."""
+    found = results.partition[results.partition["run"] == run]
+    if found.empty:
+        return None
+    attackers, classes = attackers_in(found), found["class"].nunique()
+    labels = _row_labels(list(dict.fromkeys(found["client"])), attackers)
+    columns = {"row": found["client"].map(labels), "side": _side(found)}
+    shown = found[["class", "samples"]].assign(**columns).dropna(axis="columns", how="all")
+    base = alt.Chart(_shown(shown)).encode(
+        x=alt.X("class:O", title="class", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("row:N", title="client", sort=list(labels.values())),
+        tooltip=_tips(shown, **{"class": "d", "samples": "d"}),
+        color=_color("side", _SIDES) if "side" in shown else alt.value(_BLUE),
+    )
+    if max(len(labels), classes) <= _BUBBLES:
+        size = alt.Size("samples:Q", legend=None).scale(range=[0, 330])
+        chart = base.transform_filter("datum.samples > 0").mark_circle(opacity=0.9)
+        chart = chart.encode(size=size)
+    else:
+        shade = alt.Opacity("samples:Q", legend=None).scale(range=[0.02, 1])
+        chart = base.mark_rect().encode(opacity=shade)
+    sizes = found.groupby("client")["samples"].sum()
+    marked = [label.removeprefix("▲ ") for one, label in labels.items() if one in attackers]
+    who = f" Attackers are {listed(marked)}." if 0 < len(marked) <= 20 else ""
+    reading = (
+        f"{counted(sizes.sum(), 'sample')} of {classes} classes among "
+        f"{counted(len(sizes), 'client')}; the smallest has {sizes.min()}, the largest "
+        f"{sizes.max()}.{who}"
+    )
+    chart = chart.properties(height=max(5, min(20, 900 // len(labels))) * len(labels))
+    return Figure("partition", "Samples by class and client", reading, chart, classes > _BUBBLES)
+
+
+def traits(cells: pd.DataFrame, layer: str, label: str, reading: str) -> Figure:
+    """Draw what clients sent in one layer, one tile per client and round; see `traits.Panel`."""
+    columns, rows = cells.drop_duplicates("column"), cells.drop_duplicates("row")
+    called = columns["client"].where(~columns["marked"], "▲ " + columns["client"])
+    names = _shown(pd.DataFrame({"x": columns["x"] + 0.5, "name": called}))
+    numbers = pd.DataFrame({"y": rows["y"] - 0.5, "name": rows["round"].astype(str)})
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(nice=False, zero=False))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(nice=False, zero=False))
+    drawn = _shown(cells[["x", "x2", "y", "y2", "sign", "size", "client", "round"]])
+    signs = {"positive": _BLUE, "negative": _ORANGE}
+    chart = alt.layer(
+        alt.Chart(drawn)
+        .mark_rect(strokeWidth=0)
+        .encode(
+            x=x,
+            x2="x2:Q",
+            y=y,
+            y2="y2:Q",
+            color=_color("sign", signs, offset=32),
+            opacity=_opacity("size", 0, 1),
+            tooltip=_tips(drawn[["client", "round"]], round="d"),
+        ),
+        alt.Chart(names)
+        .mark_text(style="words", baseline="top", dy=6, limit=60)
+        .encode(x=x, y=alt.value("height"), text="name:N"),
+        alt.Chart(numbers)
+        .mark_text(style="words", align="right", dx=-6)
+        .encode(x=alt.value(0), y=y, text="name:N"),
+    ).properties(height=34 * len(rows))
+    title = shortened(printable(f"{layer} under {label}"), 100)
+    return Figure("traits", title, reading, chart, is_wide=True)
+
+
+# -------------------------------------------------------------------- a search of settings
+
+
+def sweep_map(searched: Mapping[str, Any]) -> Figure:
+    """Draw what a search of settings came to: the accuracy by c and eps, or the first two settings.
+
+    If other settings were searched too, a cell has the best over them.
 
     Parameters
     ----------
-    value
-        Shown as colour; None where there is none.
-    verdict, reason
-        What there is to say of it, in a word and in more.
+    searched
+        As a defense keeps it, see `fedimmune.adaptive.outcomes.described_search`.
     """
-
-    value: float | None
-    verdict: str = ""
-    reason: str = ""
-
-    @property
-    def note(self) -> str:
-        """All that there is to say."""
-        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a grid.
-
-    Parameters
-    ----------
-    label
-        Its name.
-    cells
-        One a column; None is blank.
-    marked
-        Whether it is one of those that the grid marks.
-    """
-
-    label: str
-    cells: tuple[Cell | None, ...]
-    marked: bool = False
-
-    @property
-    def values(self) -> Values:
-        """What the cells have, those without left out."""
-        return tuple(cell.value for cell in self.cells if cell is not None)
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a grid or of bubbles.
-
-    Parameters
-    ----------
-    label
-        Its name.
-    marked
-        Whether it is one of those that the picture marks.
-    note
-        What there is to say of it as a whole.
-    """
-
-    label: str
-    marked: bool = False
-    note: str = ""
+    outcomes = [Outcome.model_validate(point) for point in searched["points"]]
+    grid: Mapping[str, Sequence[Any]] = searched["grid"]
+    varied = sorted(grid, key=lambda name: len(grid[name]) < 2)  # those with a choice first
+    across, down = ("c", "eps") if {"c", "eps"} <= set(grid) else (*varied, "")[:2]
+    chosen = best_of(outcomes)
+    cells: dict[tuple[str, str], list[Outcome]] = {}
+    for one in outcomes:  # by text: True is not 1 here
+        place = (written(one.settings[across]), written(one.settings[down]) if down else "")
+        cells.setdefault(place, []).append(one)
+    rows = []
+    for (x, y), here in cells.items():
+        best = best_of(here)
+        rows.append((x, y, best.accuracy, any(one is chosen for one in here), _told(best)))
+    found = _shown(pd.DataFrame(rows, columns=["x", "y", "accuracy", "chosen", "told"]))
+    base = alt.Chart(found).encode(
+        x=alt.X("x:N", title=across, sort=list(map(written, grid[across]))).axis(labelAngle=0),
+        y=alt.Y("y:N", title=down or None, sort=list(map(written, grid.get(down, [])))),
+        tooltip="told:N",
+    )
+    ends = [found["accuracy"].min(), found["accuracy"].max()]
+    shade = alt.Opacity("accuracy:Q", legend=None).scale(domain=ends, range=[0.08, 0.7])
+    chart = alt.layer(
+        base.mark_rect(color=_SKY).encode(opacity=shade),
+        base.transform_filter("datum.chosen").mark_rect(
+            filled=False, stroke=_ORANGE, strokeWidth=3
+        ),
+        base.mark_text(style="words").encode(text=alt.Text("accuracy:Q", format=".1%")),
+    ).properties(height=44 * found["y"].nunique())
+    others = [name for name in grid if name not in (across, down)]
+    over = f", the best over {' and '.join(others)}" if others else ""
+    by = f"{across} and {down}" if down else across
+    title = f"Accuracy on held-out rehearsals, by {by}{over}"
+    return Figure("sweep", title, f"Chosen: {_told(chosen)}.", chart)
 
 
-@dataclass(frozen=True)
-class Grid(Chart):
-    """Rows by columns, the value as colour.
-
-    Parameters
-    ----------
-    rows, columns
-        What there is.
-    row_word, column_word
-        What a row and a column are.
-    top
-        The highest value.
-    is_share
-        Whether values are shares, shown as percentages.
-    mark_word
-        What is said of marked rows and columns.
-    """
-
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
-    row_word: str
-    column_word: str
-    top: float
-    is_share: bool
-    mark_word: str = ""
+def _told(one: Outcome) -> str:
+    settings = ", ".join(f"{name} = {written(value)}" for name, value in one.settings.items())
+    weight = one.attacker_weight
+    on_attackers = "" if weight is None else f", weight on attackers {percent(weight)}"
+    exact = percent(one.exact)
+    return f"{settings}: accuracy {percent(one.accuracy)}, just the honest {exact}{on_attackers}"
 
 
-@dataclass(frozen=True)
-class Bubbles(Chart):
-    """Classes by clients, the number of samples as a disc's area.
+# -------------------------------------------------------------------- shared
 
-    Parameters
-    ----------
-    columns
-        The clients.
-    counts
-        A row a class, a number a client.
-    mark_word
-        What is said of marked clients.
-    """
 
-    columns: tuple[Column, ...]
-    counts: tuple[tuple[int, ...], ...]
-    mark_word: str = ""
+def _zoom() -> alt.Parameter:
+    """Drag to move, Ctrl and the wheel (or two fingers) to zoom: the page still scrolls."""
+    name, zoom = "zoom", "wheel![event.ctrlKey]"
+    return alt.selection_interval(bind="scales", encodings=["x"], name=name, zoom=zoom)
+
+
+def _if(chosen: alt.Parameter, value: float, otherwise: float) -> Any:
+    return alt.when(chosen).then(alt.value(value)).otherwise(alt.value(otherwise))
+
+
+def _color(field: str, colors: Mapping[str, str], **legend: Any) -> alt.Color:
+    shown = alt.Legend(title=None, **legend)
+    color = alt.Color(f"{field}:N", legend=shown, sort=list(colors))
+    return color.scale(domain=list(colors), range=list(colors.values()))
+
+
+def _opacity(field: str, low: float, high: float) -> alt.Opacity:
+    return alt.Opacity(f"{field}:Q", legend=None).scale(domain=[0, 1], range=[low, high])
+
+
+def _tips(found: pd.DataFrame, **formats: str) -> list[alt.Tooltip]:
+    """Tell of each column: numbers that have a format, and all words."""
+    words = [name for name in found if not pd.api.types.is_numeric_dtype(found[name])]
+    return [
+        alt.Tooltip(f"{name}:Q", title=_TIPS.get(name, name), format=formats[name])
+        if name in formats
+        else alt.Tooltip(f"{name}:N", title=_TIPS.get(name, name))
+        for name in map(str, found)
+        if name in formats or name in words
+    ]
+
+
+def _shown(found: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose words can be shown: without control characters, and not endless."""
+    words = [str(name) for name in found if not pd.api.types.is_numeric_dtype(found[name])]
+    cut = {
+        name: found[name].map(lambda one: shortened(printable(one), LONGEST_ID), na_action="ignore")
+        for name in words
+    }
+    return found.assign(**cut)
+
+
+def _side(found: pd.DataFrame) -> pd.Series[str]:
+    return found["is_attacker"].map({True: "attacker", False: "honest"}).rename("side")
+
+
+def _in_order(labels: Iterable[Hashable]) -> list[str]:
+    """Return each label once, as they come, and the oracle last."""
+    found = [str(label) for label in dict.fromkeys(labels)]
+    return sorted(found, key=lambda label: label.partition(" (")[0] == ORACLE)
+
+
+def _number_first(client: str) -> tuple[bool, int, str]:
+    is_number = client.isascii() and client.isdecimal()
+    return not is_number, len(client) if is_number else 0, client
+
+
+def _row_labels(ids: Sequence[str], attackers: set[str]) -> dict[str, str]:
+    """Return how each client is called, attackers marked; no two alike, whatever their ids."""
+    labels: dict[str, str] = {}
+    taken: set[str] = set()
+    for one in ids:
+        plain = shortened(printable(one), LONGEST_ID - 12)
+        label = plain = f"▲ {plain}" if one in attackers else plain
+        while label in taken:
+            label = f"{plain} ({len(taken) + 1})"
+        taken.add(label)
+        labels[one] = label
+    return labels
+
+
+def _verdict_labels(signs: Mapping[str, tuple[str, str, str]]) -> str:
+    """Name verdicts together with their signs: an expression of our own words alone."""
+    labels = "datum.label"
+    for name, (_, _, sign) in _VERDICTS.items():
+        if name in signs and sign:
+            labels = f"datum.value === '{name}' ? '{sign} {name}' : {labels}"
+    return labels
+
+
+def _looks(row: Any) -> str | None:
+    if pd.isna(row.kind):
+        return None
+    kind = "no rehearsed kind" if row.kind == UNKNOWN else shortened(row.kind, 30)
+    since = "" if pd.isna(row.since) else f", suspected since round {row.since}"
+    return f"{kind} ({percent(row.confidence, 0)}){since}"
+
+
+def _map_reading(cells: pd.DataFrame, rounds: int) -> str:
+    what = f"{counted(cells['client'].nunique(), 'client')} by {counted(rounds, 'round')}"
+    if cells["weight"].isna().all():
+        return f"{what}: the rule has no weights; colors and signs show whom it did not trust."
+    means = cells.groupby("client")["weight"].mean().fillna(0)
+    attacks = means.index.isin(list(attackers_in(cells)))
+    if attacks.any():
+        return (
+            f"{what}: an attacker (▲) had {percent(means[attacks].mean())} of the weight on "
+            f"average, an honest client {percent(means[~attacks].mean())}."
+        )
+    ends = (means.idxmax(), means.idxmin())
+    most, least = (shortened(printable(one), LONGEST_ID) for one in ends)
+    return (
+        f"{what}: client {most} had the most weight on average ({percent(means.max())}), client "
+        f"{least} the least ({percent(means.min())})."
+    )

@@ -1,32 +1,62 @@
-"""The report as one HTML file that needs nothing besides itself."""
+"""The report as one HTML file that needs nothing besides itself, and its figures as files."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import math
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedimmune import __version__
 from fedimmune.errors import InputError
 from fedimmune.files import writable, write_text_atomically
-from fedimmune.report.charts import BarChart, Bubbles, Chart, Grid, LineChart
-from fedimmune.report.contents import Contents, contents_of
-from fedimmune.report.reading import read_runs
-from fedimmune.report.svg_lines import draw_lines
-from fedimmune.report.svg_maps import draw_bars, draw_bubbles, draw_grid
-from fedimmune.report.traits import Traits
-from fedimmune.report.traits_drawn import draw_traits
+from fedimmune.report import charts
+from fedimmune.report.charts import Figure
+from fedimmune.report.defenses import DefenseShown, defenses_of
+from fedimmune.report.summary import (
+    Cell,
+    Heading,
+    Setting,
+    Table,
+    client_table,
+    command_of,
+    confusion_of,
+    counted,
+    figure_table,
+    listed,
+    notices_of,
+    settings_of,
+    shortened,
+    summary_of,
+)
+from fedimmune.report.traits import traits_of
+from fedimmune.results_table import Results, flat, load_runs, rows_of
+from fedimmune.untrusted import printable
 
-__all__ = ["page_of", "write_report"]
+__all__ = ["Contents", "Group", "contents_of", "page_of", "write_figures", "write_report"]
+
+_MAP_CELLS = 60_000
+"""More cells than that would make the page slow, and large."""
+_PARTITIONS = 4
+_LAYERS = 3
+"""Pictures of updates are large: a page has those of so many layers at most."""
+_SLUG = re.compile(r"[^a-z0-9]+")
 
 
 def write_report(
-    runs: Iterable[str | os.PathLike[str]],
+    runs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str] = "report.html",
     *,
     title: str | None = None,
@@ -53,52 +83,380 @@ def write_report(
         A run does not exist or is damaged, or the file cannot be written.
     """
     place = writable(output)
-    write_text_atomically(page_of(contents_of(read_runs(runs), title)), place)
+    write_text_atomically(page_of(contents_of(load_runs(runs), title)), place)
     return place
+
+
+def write_figures(
+    runs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    folder: str | os.PathLike[str],
+) -> list[Path]:
+    """Write every figure of a report as PNG, SVG and PDF.
+
+    Parameters
+    ----------
+    runs
+        Run folders, or folders of run folders.
+    folder
+        Where they go; it is made if there is none.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    InputError
+        A run does not exist or is damaged, or nothing can be written there.
+    """
+    contents = contents_of(load_runs(runs))
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write figures to {place}: {error.strerror}") from error
+    taken: dict[str, int] = {}
+    written = []
+    for name, figure in contents.figures():
+        stem = _SLUG.sub("-", name.lower()).strip("-")[:80] or "figure"
+        taken[stem] = taken.get(stem, 0) + 1
+        unique = stem if taken[stem] == 1 else f"{stem}-{taken[stem]}"
+        written += charts.save(figure, place / unique)
+    return written
+
+
+# -------------------------------------------------------------------- what there is
+
+
+@dataclass
+class Group:
+    """Figures or tables under one heading, and what is to be said about those that are missing."""
+
+    title: str
+    figures: Sequence[Figure] = ()
+    notes: list[str] = field(default_factory=list)
+    tables: Sequence[Table] = ()
+    is_folded: bool = False
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its figures need room."""
+        return any(figure.is_wide for figure in self.figures)
+
+
+@dataclass(frozen=True)
+class SettingShown:
+    """A setting: what came of it in words, as a table and in pictures."""
+
+    setting: Setting
+    summary: list[str]
+    notices: list[str]
+    table: Table
+    groups: list[Group]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a report holds, in order."""
+
+    title: str
+    settings: list[SettingShown]
+    partitions: Group
+    defenses: list[DefenseShown]
+    runs: list[tuple[str, list[tuple[str, str]], list[str] | None]]
+
+    def figures(self) -> Iterator[tuple[str, Figure]]:
+        """Yield every figure, with a name for its file."""
+        for shown in self.settings:
+            for figure in (figure for group in shown.groups for figure in group.figures):
+                is_one_of_many = figure.is_wide or "by-side" in figure.name
+                what = figure.title if is_one_of_many else figure.name
+                yield f"{shown.setting.title} {what}", figure
+        for figure in self.partitions.figures:
+            yield "partition", figure
+        for defense in self.defenses:
+            if defense.curve is not None:
+                yield f"{defense.name} curve", defense.curve
+
+
+def contents_of(results: Results, title: str | None = None) -> Contents:
+    """Gather what there is to show of runs."""
+    settings = settings_of(results)
+    room = {"cells": _MAP_CELLS, "layers": _LAYERS}
+    runs = [_scenario(results, run) for run in rows_of(results.runs)]
+    return Contents(
+        title=title or _title(results, settings),
+        settings=[_shown(setting, room) for setting in settings],
+        partitions=_partitions(results),
+        defenses=defenses_of(results),
+        runs=runs,
+    )
+
+
+def _title(results: Results, settings: Sequence[Setting]) -> str:
+    runs = counted(len(results.runs), "run")
+    if len(settings) > 1:
+        return f"{runs} in {counted(len(settings), 'setting')}"
+    first = results.runs["rule"].iloc[0] if len(results.runs) == 1 else runs
+    return f"{shortened(printable(first))} · {settings[0].title}"
+
+
+def _shown(setting: Setting, room: dict[str, int]) -> SettingShown:
+    figures = setting.figures
+    outcome = Group(
+        "How good the model is",
+        [
+            *_lines(setting, "accuracy", "ACC: right on test samples"),
+            *_lines(setting, "asr", "ASR: does what the attack wants"),
+            *_lines(setting, "accuracy_without_success", "ACC · (1 − ASR)"),
+            *_some(charts.standing(figures)),
+        ],
+    )
+    if (setting.means["n"] > 1).any():
+        outcome.notes.append("Lines are means over seeds; bands reach from the least to the most.")
+    kinds = [(label, confusion_of(setting, label)) for label in setting.rules]
+    looked = [(label, found) for label, found in kinds if found is not None]
+    groups = [
+        outcome,
+        _detection(setting),
+        _trust(setting, room),
+        _sides(setting),
+        Group(
+            "What suspects looked like",
+            [charts.confusion(counts, label, reading) for label, (counts, reading) in looked],
+            tables=[_counts_table(counts, label) for label, (counts, _) in looked],
+        ),
+        _clients(setting),
+        _traits(setting, room),
+        Group("Where the time went", _some(charts.times(setting.rounds))),
+    ]
+    return SettingShown(
+        setting=setting,
+        summary=summary_of(setting),
+        notices=notices_of(setting),
+        table=figure_table(setting),
+        groups=[each for each in groups if each.figures or each.notes or each.tables],
+    )
+
+
+def _some(figure: Figure | None) -> list[Figure]:
+    return [] if figure is None else [figure]
+
+
+def _lines(
+    setting: Setting, column: str, title: str, level: tuple[float, str] | None = None
+) -> list[Figure]:
+    return _some(charts.lines(setting.rounds, column, title, level=level))
+
+
+def _detection(setting: Setting) -> Group:
+    if not setting.knows_truth:
+        found = setting.results.clients.groupby(["run", "round"])["weight"].max()
+        largest = setting.rounds.join(found.rename("largest_weight"), on=["run", "round"])
+        title = "The largest weight of a single client"
+        shown = _some(charts.lines(largest, "largest_weight", title))
+        if setting.rounds["accused"].any():
+            shown += _lines(setting, "accused", "Suspected or rejected clients")
+        return Group("Where the weight went, and who was suspected", shown)
+    run = setting.runs[0]
+    level = None
+    if pd.notna(run.clients) and pd.notna(run.attackers) and 0 < run.attackers <= run.clients:
+        level = (run.attackers / run.clients, "attackers' share among the clients")
+    group = Group(
+        "Where the weight went, and who was detected",
+        [
+            *_lines(setting, "attacker_weight", "Weight on attackers", level),
+            *_lines(setting, "precision", "Precision: of the accused, who attack"),
+            *_lines(setting, "recall", "Recall: of the attackers, who are accused"),
+        ],
+    )
+    accused = setting.means["accused"].drop(list(setting.oracles))
+    silent = [str(label) for label, count in accused.items() if count == 0]
+    if silent and setting.has_attackers:
+        group.notes.append(f"Nobody was ever accused by {listed(silent)}.")
+    return group
+
+
+def _trust(setting: Setting, room: dict[str, int]) -> Group:
+    group = Group("Whom each rule trusted")
+    shown: list[Figure] = []
+    blind, left_out = [], []
+    for label in setting.rules:
+        run = next((run for run in setting.runs_of(label) if run.played), None)
+        if run is None:
+            continue
+        cells = int((setting.results.clients["run"] == run.run).sum())
+        if cells > room["cells"]:
+            left_out.append(label)
+            continue
+        room["cells"] -= cells
+        title = f"Trust map of {setting.name_of(run)}"
+        figure = charts.trust_map(setting.results, run.run, title)
+        if figure is None:
+            blind.append(label)
+        shown += _some(figure)
+    if blind:
+        group.notes.append(f"No client is weighed or judged by {listed(blind)}: there is no map.")
+    if left_out:
+        group.notes.append(
+            f"The maps of {listed(left_out)} would make this page too large: report those runs "
+            "one by one."
+        )
+    group.figures = shown
+    return group
+
+
+def _sides(setting: Setting) -> Group:
+    found = [
+        charts.sides(setting.results, [run.run for run in setting.runs_of(label)], label, column)
+        for label in setting.rules
+        for column in ("weight", "score")
+    ]
+    shown = [figure for figure in found if figure is not None]
+    return Group("Attackers and honest clients", shown)
+
+
+def _clients(setting: Setting) -> Group:
+    runs = [setting.runs_of(label)[0] for label in setting.rules]
+    tables = [client_table(setting, run) for run in runs if run.played]
+    found = [table for table in tables if table is not None]
+    group = Group("Clients one by one", tables=found, is_folded=True)
+    if any(table.more for table in found):
+        group.notes.append("`fedimmune inspect RUN` shows all clients.")
+    return group
+
+
+def _traits(setting: Setting, room: dict[str, int]) -> Group:
+    panels, notes = traits_of(setting.results, setting.runs, room["layers"])
+    room["layers"] -= len({panel.layer for panel in panels})
+    drawn = [charts.traits(one.cells, one.layer, one.label, one.reading) for one in panels]
+    return Group("What the clients sent", drawn, notes)
+
+
+def _counts_table(counts: pd.DataFrame, label: str) -> Table:
+    headings = [Heading("who it was"), *(Heading(shortened(name, 30)) for name in counts)]
+    rows = [
+        (shortened(truth, 30), [Cell(str(n), n) if n else Cell("–") for n in row])
+        for truth, row in zip(counts.index, counts.to_numpy().tolist(), strict=True)
+    ]
+    return Table(f"What clients looked most like, {label}", headings, rows)
+
+
+def _partitions(results: Results) -> Group:
+    group = Group("How the data was divided")
+    known: dict[int, Any] = {}
+    for run in rows_of(results.runs):
+        data = results.partition[results.partition["run"] == run.run].drop(columns="run")
+        if len(data):
+            known.setdefault(hash(tuple(map(tuple, data.astype(str).to_numpy()))), run)
+    shown = list(known.values())[:_PARTITIONS]
+    group.figures = [f for run in shown for f in _some(charts.partition(results, run.run))]
+    if len(known) > 1:
+        seeds = ", ".join(str(run.seed) for run in shown)
+        group.notes.append(f"Runs differ in it; shown are those of seeds {seeds}, in this order.")
+    if not known:
+        group.notes.append(
+            "Not known: the run folders have no partition.json, which real federations do not "
+            "write."
+        )
+    return group
+
+
+def _scenario(results: Results, run: Any) -> tuple[str, list[tuple[str, str]], list[str] | None]:
+    """Return a run's name, the fields of its scenario, and the command that runs it again."""
+    scenario = results.scenarios[run.run]
+    # Where nobody is known to be one, no client is called an attacker.
+    names = (
+        (name if run.knows_truth else name.replace("attackers", "malicious clients reckoned with"))
+        for name in flat(scenario)
+    )
+    values = (shortened(value, 300) for value in flat(scenario).values())
+    played = bool((results.rounds["run"] == run.run).any())
+    is_simulated = run.knows_truth or not played  # a simulation knows who attacks
+    return (
+        run.run,
+        list(zip(names, values, strict=True)),
+        command_of(scenario, is_simulated=is_simulated),
+    )
+
+
+# -------------------------------------------------------------------- HTML
 
 
 def page_of(contents: Contents) -> str:
     """Write the page."""
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-    except ImportError as error:
-        raise InputError("a report needs Jinja2: pip install jinja2") from error
     environment = Environment(
-        loader=PackageLoader("fedimmune.report", "page"),
+        loader=PackageLoader("fedimmune.report", "template"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["draw"] = _draw
-    style, script = _read("style.css"), _read("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals["data"] = _data
+    scripts = [_library(), _read("script.js")]
+    theme = charts.theme("currentColor", None) | {"aria": False}
     text = environment.get_template("report.html").render(
         contents=contents,
         version=__version__,
+        theme=_json(theme),
         # Our own words, not anybody's: the only things that are not escaped.
-        style=Markup(style),
-        script=Markup(script),
-        script_digest=digest,
+        style=Markup(_read("style.css")),
+        scripts=[Markup(script) for script in scripts],
+        digests=[_digest(script) for script in scripts],
     )
-    # A lone surrogate, which JSON can smuggle in, cannot be written as UTF-8.
+    # A lone surrogate, which a title can smuggle in, cannot be written as UTF-8.
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _draw(chart: Chart) -> Markup:
-    match chart:
-        case LineChart():
-            return draw_lines(chart)
-        case Grid():
-            return draw_grid(chart)
-        case Bubbles():
-            return draw_bubbles(chart)
-        case BarChart():
-            return draw_bars(chart)
-        case Traits():
-            return draw_traits(chart)
-    raise TypeError(f"no way to draw {type(chart).__name__}")
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed in one script; none of it asks anybody for anything."""
+    import vl_convert  # noqa: PLC0415 (large: only when a page is written)
+
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    if re.search(r"</script|<!--", bundle, re.IGNORECASE):
+        raise InputError("the installed vl-convert-python has scripts that no page can hold")
+    return f"/*\n{_read('LICENSES.txt')}*/\n{bundle}"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _data(figure: Figure) -> Markup:
+    """Write a figure's specification, its tables packed by columns."""
+    spec = figure.spec()
+    spec["datasets"] = {name: _packed(rows) for name, rows in spec["datasets"].items()}
+    return _json(spec)
+
+
+def _packed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Put a table into columns, and words that repeat into a list of their own."""
+    columns: dict[str, Any] = {}
+    for name in rows[0] if rows else ():
+        values = [_short(row[name]) for row in rows]
+        if any(isinstance(value, str) for value in values):
+            places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+            columns[name] = {"words": list(places), "places": [places[v] for v in values]}
+        else:
+            columns[name] = values
+    return columns
+
+
+def _short(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _json(value: Any) -> Markup:
+    """Write JSON that cannot end the element it is in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
 
 
 def _read(name: str) -> str:
-    return (files("fedimmune.report") / "page" / name).read_text(encoding="utf-8")
+    return (files("fedimmune.report") / "template" / name).read_text(encoding="utf-8")
