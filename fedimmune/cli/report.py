@@ -29,9 +29,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Of the page. [default: what was run]")] = None,
     figures: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the pictures as PNG, SVG and PDF for a paper too."
-        ),
+        typer.Option(metavar="DIR", help="Write the pictures as PNG, SVG and PDF for a paper too."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
