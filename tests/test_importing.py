@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-DRAWN_OR_ASKED = ("jinja2", "matplotlib", "typer", "click", "tensorboard", "selenium")
+DRAWN_OR_ASKED = (
+    "jinja2",
+    "pandas",
+    "altair",
+    "vl_convert",
+    "matplotlib",
+    "typer",
+    "click",
+    "tensorboard",
+    "selenium",
+)
 READ_OR_FETCHED = ("sklearn", "scipy", "pooch", "PIL")
 AT_USE = ("torch", "numpy", "safetensors", "pydantic", "rich")
 
@@ -29,7 +39,10 @@ def imported(code: str) -> set[str]:
             (*DRAWN_OR_ASKED, *READ_OR_FETCHED),
         ),
         ("from fedimmune import Scenario, simulate", (*DRAWN_OR_ASKED, *READ_OR_FETCHED)),
-        ("import fedimmune.cli", ("torch", "numpy", "jinja2", "matplotlib", *READ_OR_FETCHED)),
+        (
+            "import fedimmune.cli",
+            ("torch", "numpy", "jinja2", "pandas", "altair", *READ_OR_FETCHED),
+        ),
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(code: str, heavy: tuple[str, ...]) -> None:

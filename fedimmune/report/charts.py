@@ -28,7 +28,7 @@ __all__ = ["Figure", "rule_styles", "save", "theme"]
 # Colors after Okabe and Ito, which color-blind people can tell apart, in shades that can be seen on
 # white and on black.
 _BLUE, _ORANGE, _GREEN, _PINK = "#1f7dc0", "#d55e00", "#009e73", "#b9609a"
-_AMBER, _SKY, _GRAY, _PURPLE = "#b97f00", "#3f9bd8", "#7d858c", "#a8326e"
+_AMBER, _SKY, _GRAY, _PURPLE = "#b97f00", "#3390cc", "#7d858c", "#c0437f"
 _PALETTE = (_BLUE, _ORANGE, _GREEN, _PINK, _AMBER, _SKY)
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3])
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")

@@ -34,8 +34,9 @@ def test_figures_for_a_paper_too(folder: Path) -> None:
     make_run(folder / "run", scenario_of(attack="none", rounds=2), weighs=False, partition=False)
     result = CliRunner().invoke(app, ["report", "run", "--figures", "figures"])
     assert result.exit_code == 0
-    assert "wrote 4 figures to figures" in result.stderr
-    assert len(list((folder / "figures").glob("*.png"))) == 2
+    assert "wrote 6 figures to figures" in result.stderr
+    for kind in ("png", "svg", "pdf"):
+        assert len(list((folder / "figures").glob(f"*.{kind}"))) == 2
 
 
 def test_errors_are_one_line_that_names_the_run(folder: Path, refused: Callable[..., str]) -> None:

@@ -19,7 +19,7 @@ from tests.docs.running import Reader, commands_in
 
 QUICK = (
     *("README.md", "limits", "guides/aggregate", "guides/own-rule", "guides/own-attack"),
-    "guides/own-task",
+    *("guides/own-task", "guides/own-plot"),
 )
 """Followed by `make test`: a quarter of a minute of one core in all, or so."""
 SLOW = (
