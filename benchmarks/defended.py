@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedimmune import rules
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
 
 _SCENARIOS = ("no attack", "backdoor", "omniscient", "unseen pattern", "unseen label flip")
 _HAS_PATTERN = {"backdoor", "unseen pattern"}
@@ -26,7 +26,7 @@ _HAS_PATTERN = {"backdoor", "unseen pattern"}
 
 @dataclass(frozen=True)
 class Figures:
-    """What there is to say of one finished run, in per cent; and what suspects were called."""
+    """What there is to say of one finished run, in percent; and what suspects were called."""
 
     accuracy: float
     success: float | None
@@ -37,7 +37,7 @@ class Figures:
 
 
 Runs = dict[tuple[str, str, int], Figures]
-"""By rule (or defence), scenario and seed."""
+"""By rule (or defense), scenario and seed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,9 +68,9 @@ def read(folder: Path, task: str) -> Runs:
 
 
 def _name(rule: dict[str, Any]) -> str:
-    if "defence" not in rule:
+    if "defense" not in rule:
         return str(rule["name"])
-    name = Path(rule["defence"]).stem
+    name = Path(rule["defense"]).stem
     usual = "paper" not in name
     return name if rule["memory"] == usual else f"{name}, {'with' if not usual else 'no'} memory"
 
@@ -124,9 +124,9 @@ def outcomes(runs: Runs) -> str:
 
 
 def distances(runs: Runs) -> str:
-    """How far each defence is from the oracle; every seed is compared with itself."""
+    """How far each defense is from the oracle; every seed is compared with itself."""
     lines = [
-        "| defence | scenario | seeds | ACC below oracle | ASR above oracle | weight on attackers |"
+        "| defense | scenario | seeds | ACC below oracle | ASR above oracle | weight on attackers |"
         " rounds over half | honest accused |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -164,10 +164,10 @@ def _compared(pairs: Sequence[tuple[Figures, Figures]], *, has_pattern: bool) ->
 
 
 def kinds(runs: Runs) -> str:
-    """What suspected attackers were called, over all seeds, in per cent."""
+    """What suspected attackers were called, over all seeds, in percent."""
     named = sorted({kind for run in runs.values() for kind in run.called})
     lines = [
-        "| defence | scenario | seeds | suspected attackers | " + " | ".join(named) + " |",
+        "| defense | scenario | seeds | suspected attackers | " + " | ".join(named) + " |",
         "|---" * (4 + len(named)) + "|",
     ]
     for rule in dict.fromkeys(rule for rule, _, _ in runs):

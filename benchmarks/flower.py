@@ -31,8 +31,8 @@ from benchmarks.flower_rounds import in_simulation
 from benchmarks.memory import AnonymousPeak, settle, trim
 from benchmarks.others import Others
 from benchmarks.resnet18 import resnet18, size
-from fedimmune.files import write_text_atomically
 from fedimmune.flower import RobustStrategy
+from fedimmune.io import write_text_atomically
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
 _CLIENTS = 10
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _times(played: Round, rule: str, often: int) -> dict[str, Any]:
-    """Time all in turn: neighbours in time share what else the machine is doing."""
+    """Time all in turn: neighbors in time share what else the machine is doing."""
     others, strategies = Others(), (FLOWERS[rule](), ours(rule), ours(rule, threads=2))
     played.play(strategies[1])
     timed = [[_seconds(played, each) for each in strategies] for _ in range(often)]

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.clients import Clients
 from benchmarks.resnet18 import resnet18
-from benchmarks.subjects import untrained_defence
-from fedimmune.files import write_atomically
+from benchmarks.subjects import untrained_defense
+from fedimmune.io import write_atomically
 
 __all__ = ["in_simulation"]
 
@@ -56,7 +56,7 @@ def in_simulation(folder: Path, clients: int, attackers: int, rounds: int) -> di
     found = folder / "seconds.json"
     settings: dict[str, str | int] = {
         "model": str(folder / "model.safetensors"),
-        "defence": str(untrained_defence()),
+        "defense": str(untrained_defense()),
         "attackers": attackers,
         "rounds": rounds,
         "found": str(found),

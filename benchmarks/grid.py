@@ -24,8 +24,8 @@ from rich.table import Table
 
 from benchmarks.report import progress
 from fedimmune import simulate
-from fedimmune.federation.pool import usable_cores
-from fedimmune.files import write_text_atomically
+from fedimmune.io import write_text_atomically
+from fedimmune.simulation.workers import usable_cores
 from reproduction.jobs import RunJob, Store
 from reproduction.methods import find_method
 from reproduction.schedule import execute, plan_jobs

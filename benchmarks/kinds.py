@@ -1,8 +1,8 @@
-"""What suspects are called; run as ``python -m benchmarks.kinds RUNS DEFENCE``.
+"""What suspects are called; run as ``python -m benchmarks.kinds RUNS DEFENSE``.
 
-Reads the traces of finished runs by the learned rule in RUNS, lets DEFENCE judge their rounds
+Reads the traces of finished runs by the learned rule in RUNS, lets DEFENSE judge their rounds
 again, and prints, in Markdown, what suspected attackers are called, over all seeds. A kind has no
-part in weights: only runs whose weights DEFENCE gives again, to rounding, are counted.
+part in weights: only runs whose weights DEFENSE gives again, to rounding, are counted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 
 from benchmarks.defended import scenario_title
 from fedimmune import rules
-from fedimmune.records import RoundRecord
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Judge and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path)
-    parser.add_argument("defence", type=Path)
+    parser.add_argument("defense", type=Path)
     given = parser.parse_args(arguments)
     called: dict[str, Counter[str]] = {}
     honest: dict[str, Counter[bool]] = {}
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not folder.is_finished or not folder.traces.rounds():
             continue
         scenario = tomllib.loads((path / "scenario.toml").read_text())
-        found = judged_again(folder, given.defence, memory=scenario["rule"]["memory"])
+        found = judged_again(folder, given.defense, memory=scenario["rule"]["memory"])
         if found is not None:
             title = scenario_title(scenario["attack"])
             called.setdefault(title, Counter()).update(found[0])
@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def judged_again(
-    folder: RunFolder, defence: Path, *, memory: bool
+    folder: RunFolder, defense: Path, *, memory: bool
 ) -> tuple[Counter[str], Counter[bool]] | None:
     """Count what suspected attackers of a run are called, and which honest clients are accused.
 
-    None where the defence gives other weights than the run has: it is another one.
+    None where the defense gives other weights than the run has: it is another one.
     """
-    rule: Any = rules.get("adaptive", defence=defence, memory=memory)
+    rule: Any = rules.get("adaptive", defense=defense, memory=memory)
     called: Counter[str] = Counter()
     honest: Counter[bool] = Counter()
     for record in folder.records():

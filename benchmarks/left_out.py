@@ -17,9 +17,9 @@ import torch
 
 from fedimmune import Scenario
 from fedimmune.errors import InputError
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
 from fedimmune.tasks import data_folder, load_data
-from fedimmune.tasks.using import build_model
+from fedimmune.tasks.data import build_model
 
 _BATCH = 500
 

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from fedimmune import Data, Scenario, rules, simulate
+from fedimmune._layers import Kind, layers_of
 from fedimmune.adaptive import train
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.attacks import Attack, Context
-from fedimmune.federation.plan import plan
-from fedimmune.federation.rehearsal import record
-from fedimmune.layers import Kind, layers_of
 from fedimmune.results import Verdict
+from fedimmune.simulation.rehearsal import plan, record
 from fedimmune.tasks import data_folder, load_data
 from fedimmune.tasks.digits import Digits
 
@@ -161,22 +160,22 @@ HARMS = (
 )
 
 
-def defence_for(task: str, folder: Path) -> Path:
-    """Train a small defence for a task: backdoor and omniscient by one and four of ten."""
-    file = folder / f"{task.rpartition(':')[2]}.defence"
+def defense_for(task: str, folder: Path) -> Path:
+    """Train a small defense for a task: backdoor and omniscient by one and four of ten."""
+    file = folder / f"{task.rpartition(':')[2]}.defense"
     if file.exists():
         return file
     base = {"task": task, "rounds": ROUNDS}
     made = Scenario(**base).make_task()
     data = load_data(made, data_folder())
     rehearsals = plan(
-        base, data.facts, attacks=("backdoor", "omniscient"), attackers=(0, 1, 4), runs=2,
+        base, data.spec, attacks=("backdoor", "omniscient"), attackers=(0, 1, 4), runs=2,
         follow=("oracle",),
     )  # fmt: skip
     places = folder / f"{file.stem}-recordings"
     record(rehearsals, places, made, data, workers=1)
-    defence = train(read_recordings([places]), epochs=60, kinds=False)
-    defence.save(file)
+    defense = train(read_recordings([places]), epochs=60, kinds=False)
+    defense.save(file)
     return file
 
 
@@ -184,7 +183,7 @@ def played(harm: Harm, rule: str, folder: Path, *, seed: int) -> tuple[float, fl
     """Play a line under a rule: ACC, and the share of rounds in which the client was trusted."""
     chosen: dict[str, object] = {"name": rule}
     if rule == "adaptive":
-        chosen["defence"] = str(defence_for(harm.task, folder))
+        chosen["defense"] = str(defense_for(harm.task, folder))
     attackers = 0 if harm.attack["name"] == "none" else 1
     scenario = Scenario(
         task=harm.task, rule=chosen, attack=dict(harm.attack), attackers=attackers, clients=10,
@@ -202,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Play everything and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_client", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="mean over seeds 1 to this")
-    parser.add_argument("--folder", type=Path, help="where defences are kept; by default nowhere")
+    parser.add_argument("--folder", type=Path, help="where defenses are kept; by default nowhere")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:

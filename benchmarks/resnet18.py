@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from fedimmune.tasks.resnet import ResNet18
+from fedimmune.tasks.models.resnet import ResNet18
 
 __all__ = ["Shapes", "first_columns", "resnet18", "size"]
 

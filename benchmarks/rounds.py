@@ -2,7 +2,7 @@
 
 Reads the finished runs of learned rules in RUNS, a folder of run folders such as `python -m
 reproduction` leaves, and prints in Markdown: in which rounds attackers had weight, how many of them
-were suspected, and the scores of both sides. That is where to look when a defence falls short of
+were suspected, and the scores of both sides. That is where to look when a defense falls short of
 the oracle.
 """
 
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.defended import scenario_title
-from fedimmune.records import RoundRecord
 from fedimmune.results import ClientResult
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord
 
 _NOTICEABLE = 0.01
 """Share of the weight below which attackers count as shut out."""
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rounds", description=__doc__)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--task", default="mnist", help="whose runs are read")
-    parser.add_argument("--defence", default="", help="a part of the defence's name")
+    parser.add_argument("--defense", default="", help="a part of the defense's name")
     given = parser.parse_args(arguments)
     print(
-        "| defence | attack | seed | rounds with weight on attackers | most of it | attackers "
+        "| defense | attack | seed | rounds with weight on attackers | most of it | attackers "
         "suspected | honest suspected | attackers' scores | honest scores |"
     )
     print("|---" * 9 + "|")
@@ -39,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not (path / "model.safetensors").is_file():
             continue
         scenario = tomllib.loads((path / "scenario.toml").read_text(encoding="utf-8"))
-        defence = Path(scenario["rule"].get("defence", "")).stem
+        defense = Path(scenario["rule"].get("defense", "")).stem
         is_wanted = scenario["task"]["name"] == given.task and scenario["attackers"]
-        if is_wanted and defence and given.defence in defence:
-            cells = (defence, scenario_title(scenario["attack"]), str(scenario["seed"]))
+        if is_wanted and defense and given.defense in defense:
+            cells = (defense, scenario_title(scenario["attack"]), str(scenario["seed"]))
             print(_row(*cells, *_told(RunFolder(path).records())))
 
 

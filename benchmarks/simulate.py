@@ -24,12 +24,12 @@ from torch import nn
 
 from fedimmune import Scenario, simulate
 from fedimmune.attacks import Context
-from fedimmune.federation.client import batches
-from fedimmune.federation.federation import Federation
-from fedimmune.federation.scenario import ResolvedScenario
-from fedimmune.federation.seeds import generator
+from fedimmune.kernels import num_threads
+from fedimmune.simulation.client import batches
+from fedimmune.simulation.federation import Federation
+from fedimmune.simulation.scenario import ResolvedScenario
+from fedimmune.simulation.seeding import generator
 from fedimmune.tasks import data_folder
-from fedimmune.threads import computing_with
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
 _ONE_WORKER_BAR = 0.9
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _throughputs(scenario: ResolvedScenario, place: Path | None) -> dict[str, float]:
     """Measure samples a second, and ratios of pairs that were measured right after each other."""
     task = scenario.make_task()
-    with computing_with(1):
+    with num_threads(1):
         data = task.load(data_folder(place))
         with (
             Federation(scenario, task, data, workers=1) as alone,
@@ -93,14 +93,14 @@ def _throughputs(scenario: ResolvedScenario, place: Path | None) -> dict[str, fl
 
 def _bare_round(federation: Federation, scenario: ResolvedScenario, number: int) -> None:
     """Train every client by hand, each from the global model."""
-    clients, attack, facts = federation.data.clients, scenario.make_attack(), federation.data.facts
+    clients, attack, facts = federation.data.clients, scenario.make_attack(), federation.data.spec
     model = scenario.make_task().model(federation.data)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.train()
     for client in federation.participants(number):
         model.load_state_dict(federation.global_model)
-        optimiser = torch.optim.SGD(
-            model.parameters(), lr=scenario.optimiser.lr, momentum=scenario.optimiser.momentum
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=scenario.optimizer.lr, momentum=scenario.optimizer.momentum
         )
         random = generator(scenario.seed, "batches", number, client)
         told = Context(facts, number, federation.global_model, random)
@@ -108,9 +108,9 @@ def _bare_round(federation: Federation, scenario: ResolvedScenario, number: int)
             inputs, labels = clients.inputs[batch], clients.labels[batch]
             if client in federation.attackers:
                 inputs, labels = attack.on_batch(inputs, labels, told)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs), labels).backward()
-            optimiser.step()
+            optimizer.step()
 
 
 def _samples(federation: Federation, scenario: ResolvedScenario) -> int:

@@ -1,6 +1,6 @@
 """What each step from the paper's form to ours brings; run as ``python -m benchmarks.steps``.
 
-Trains one defence a step on rehearsals (``--recordings``, made by ``fedimmune record --task
+Trains one defense a step on rehearsals (``--recordings``, made by ``fedimmune rehearse --task
 mnist``), and lets all weigh the same rounds of a real federation on MNIST's training set, along the
 oracle's trajectory: rehearsed attacks, a pattern and a label flip that were never rehearsed, and no
 attack. Prints a table in Markdown and writes ``build/bench-steps.json``.
@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from fedimmune.adaptive import train
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.memory import Memory
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording, read_recordings
-from fedimmune.federation import Scenario
-from fedimmune.federation.rehearsal import Rehearsal, carry_out
+from fedimmune.adaptive.reputation import Memory
+from fedimmune.simulation import Scenario
+from fedimmune.simulation.rehearsal import Rehearsal, carry_out
 from fedimmune.tasks import data_folder, load_data
 
 _BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -39,7 +39,7 @@ _ATTACKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One way to make and to use a defence."""
+    """One way to make and to use a defense."""
 
     title: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def _observe(folder: Path, place: Path | None, rounds: int) -> None:
 
 
 def _measure(job: tuple[Step, Path, Path, int]) -> Found:
-    """Train one defence and let it weigh what was observed."""
+    """Train one defense and let it weigh what was observed."""
     step, rehearsed, observed, epochs = job
     torch.set_num_threads(1)
     recordings = [
@@ -145,9 +145,9 @@ def _measure(job: tuple[Step, Path, Path, int]) -> Found:
         for recording in read_recordings([rehearsed])
         if step.has_long or recording.about.scenario["local_epochs"] == 1
     ]
-    defence = train(recordings, epochs=epochs, **step.options)
+    defense = train(recordings, epochs=epochs, **step.options)
     return {
-        title: _play(defence, recording, memory=step.memory)
+        title: _play(defense, recording, memory=step.memory)
         for title in _ATTACKS
         for recording in read_recordings([observed])
         if _is(recording, title)
@@ -160,14 +160,14 @@ def _is(recording: Recording, title: str) -> bool:
     return bool({**played, **wanted} == played) and (title != "backdoor" or not played["shift_y"])
 
 
-def _play(defence: Defence, recording: Recording, *, memory: bool) -> list[float]:
+def _play(defense: Defense, recording: Recording, *, memory: bool) -> list[float]:
     """Weigh one round after the other, as a server would."""
     known, n = Memory(), recording.attackers.shape[1]
-    measured = recording.grams_with(*defence.references)
+    measured = recording.grams_with(*defense.references)
     shares, accused = [], []
     for grams, attackers in zip(measured, recording.attackers, strict=True):
         evidence = known.evidence(range(n), _MEMORY) if memory else None
-        weights, scores = defence.weigh(grams, evidence)
+        weights, scores = defense.weigh(grams, evidence)
         known = known.after(range(n), scores)
         shares.append(weights[attackers].sum())
         accused.append((weights[~attackers] == 0).double().mean())

@@ -15,10 +15,10 @@ import fedimmune
 from benchmarks.clients import Clients
 from benchmarks.resnet18 import resnet18
 from fedimmune import Rule, Updates
-from fedimmune.adaptive.defence import Defence, DefenceAbout
-from fedimmune.adaptive.relational import Relational, RelationalSettings
+from fedimmune.adaptive.defense import Defense, DefenseAbout
+from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 
-__all__ = ["ATTACKERS", "SOURCES", "THREADS", "make_rule", "reader", "untrained_defence"]
+__all__ = ["ATTACKERS", "SOURCES", "THREADS", "make_rule", "reader", "untrained_defense"]
 
 THREADS = 2
 ATTACKERS = (0, 1, 2)
@@ -29,24 +29,24 @@ SOURCES = ("matrix", "state_dicts")
 def make_rule(name: str) -> Rule:
     """Make a rule with its defaults; the oracle is told who attacks.
 
-    The defence of the learned rule is untrained: what it has learned costs nothing.
+    The defense of the learned rule is untrained: what it has learned costs nothing.
     """
     if name == "adaptive":
-        return fedimmune.rules.get(name, defence=untrained_defence())
+        return fedimmune.rules.get(name, defense=untrained_defense())
     return fedimmune.rules.get(name, **({"attackers": ATTACKERS} if name == "oracle" else {}))
 
 
 @cache
-def untrained_defence() -> Path:
-    """Write a defence for ResNet-18 that has learned nothing, once; it is gone with the process."""
+def untrained_defense() -> Path:
+    """Write a defense for ResNet-18 that has learned nothing, once; it is gone with the process."""
     layers = resnet18()
     settings = RelationalSettings(layers=len(layers), anchor=False)
-    about = DefenceAbout(
+    about = DefenseAbout(
         task="benchmark", layers=dict(layers), form="relational", settings=settings.model_dump()
     )
-    path = Path(tempfile.mkdtemp(prefix="fedimmune-")) / "untrained.defence"
+    path = Path(tempfile.mkdtemp(prefix="fedimmune-")) / "untrained.defense"
     atexit.register(shutil.rmtree, path.parent)
-    Defence(Relational(settings), about).save(path)
+    Defense(Relational(settings), about).save(path)
     return path
 
 

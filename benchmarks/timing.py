@@ -71,9 +71,9 @@ class _Pair:
 def compare(
     baseline: Callable[[], object], subject: Callable[[], object], effort: Effort
 ) -> Timing:
-    """Time the two in turn: neighbours in time share what else the machine is doing.
+    """Time the two in turn: neighbors in time share what else the machine is doing.
 
-    For the same reason the multiple is the median of the ratios of neighbours. Where others take
+    For the same reason the multiple is the median of the ratios of neighbors. Where others take
     much of the machine, all is done again a little later, and the quietest time counts.
     """
     timings: list[Timing] = []

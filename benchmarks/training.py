@@ -1,4 +1,4 @@
-"""How long a defence takes to train; run as ``python -m benchmarks.training``.
+"""How long a defense takes to train; run as ``python -m benchmarks.training``.
 
 1,000 made-up rounds of 10 clients and an anchor, batches of 32, one thread: LeNet in the
 shipped form, and ResNet-18's 62 layers (620 features) in the paper's. Epochs take equally long, so
@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from fedimmune.adaptive.defence import make_form
-from fedimmune.adaptive.making import PRESETS
-from fedimmune.adaptive.training import Examples, fit
+from fedimmune.adaptive.defense import make_form
+from fedimmune.adaptive.training import PRESETS, Examples, fit
 
 _CLIENTS, _COLUMNS = 10, 40
 _WHOLE = 500

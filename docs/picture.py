@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedimmune.demo import RULES, Demo
-from fedimmune.files import write_bytes_atomically
-from fedimmune.records import RoundRecord
+from fedimmune.io import write_bytes_atomically
+from fedimmune.runs.records import RoundRecord
 
 __all__ = ["draw", "main"]
 
 Records = Mapping[str, Sequence[RoundRecord]]
 
-# Colours that the colour-blind can tell apart; the learned rule is the one to look at.
-_COLOURS = {
+# Colors that the color-blind can tell apart; the learned rule is the one to look at.
+_COLORS = {
     "mean": "#d55e00",
     "median": "#b97f00",
     "krum": "#b0588a",
@@ -100,7 +100,7 @@ def _lines(axes: Axes, title: str, subtitle: str, series: Mapping[str, Sequence[
         axes.plot(
             range(1, len(values) + 1),
             values,
-            color=_COLOURS[rule],
+            color=_COLORS[rule],
             linewidth=3 if rule == "adaptive" else 1.8,
             linestyle=(0, (4, 2)) if rule == "oracle" else "-",
             zorder=3 if rule == "oracle" else 2,
@@ -112,7 +112,7 @@ def _lines(axes: Axes, title: str, subtitle: str, series: Mapping[str, Sequence[
             height,
             f"{rule} {series[rule][-1]:.0%}",
             transform=axes.get_yaxis_transform(),
-            color=_COLOURS[rule],
+            color=_COLORS[rule],
             fontsize=10,
             weight="bold" if rule == "adaptive" else "normal",
             va="center",
@@ -176,8 +176,8 @@ def _trust(axes: Axes, records: Sequence[RoundRecord]) -> None:
             share = min(1.0, (client.weight or 0.0) / fair)
             place = (each.round - 0.46, rows[client.client] - 0.44)
             axes.add_patch(Rectangle(place, 0.92, 0.88, color=_EMPTY, linewidth=0))
-            colour = _BAD if client.is_attacker else _TRUSTED
-            axes.add_patch(Rectangle(place, 0.92, 0.88, color=colour, alpha=share, linewidth=0))
+            color = _BAD if client.is_attacker else _TRUSTED
+            axes.add_patch(Rectangle(place, 0.92, 0.88, color=color, alpha=share, linewidth=0))
     axes.set(xlim=(0.5, len(records) + 0.5), ylim=(len(order) - 0.1, -0.5), xlabel="round")
     axes.set_yticks(
         list(rows.values()), [f"{each} attacks" if attacks[each] else f"{each}" for each in order]

@@ -1,4 +1,4 @@
-"""Draw the pictures of "How it works" out of real things: the demo's data, rounds and defence.
+"""Draw the pictures of "How it works" out of real things: the demo's data, rounds and defense.
 
 ``make picture`` plays the demo first, unless it has been played, and needs the extra ``figures``.
 """
@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedimmune import attacks, tasks
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.demo import Demo
-from fedimmune.federation import run_folder
-from fedimmune.files import write_bytes_atomically
-from fedimmune.records import RoundRecord
+from fedimmune.io import write_bytes_atomically
+from fedimmune.runs.records import RoundRecord
+from fedimmune.simulation import run_folder
 from fedimmune.tasks import data_folder, load_data
 
 __all__ = ["draw_pattern", "draw_round", "draw_weights", "main"]
@@ -62,20 +62,20 @@ def draw_pattern(output: Path) -> None:
     for axes, (title, parameters) in zip(figure.subplots(1, len(_SHOWN)), _SHOWN, strict=True):
         shown, says = image, "7"
         if parameters is not None:
-            trial = attacks.get("backdoor", **parameters).triggered(image, label, data.facts)
+            trial = attacks.get("backdoor", **parameters).triggered(image, label, data.spec)
             assert trial is not None
             shown, says = trial.inputs, str(trial.target)
         axes.imshow(shown[0, 0].numpy(), cmap="gray", interpolation="nearest")
         axes.set_title(title, fontsize=11)
-        colour = _QUIET if parameters is None else _BAD
-        axes.set_xlabel(f"label {says}", fontsize=11, color=colour)
+        color = _QUIET if parameters is None else _BAD
+        axes.set_xlabel(f"label {says}", fontsize=11, color=color)
         axes.set(xticks=[], yticks=[])
     figure.subplots_adjust(left=0.01, right=0.99, top=0.88, bottom=0.1, wspace=0.08)
     _save(figure, output)
 
 
 def draw_round(demo: Demo, record: RoundRecord, output: Path) -> None:
-    """Draw what the defence saw in one round, and its passes of attention."""
+    """Draw what the defense saw in one round, and its passes of attention."""
     trace = run_folder(demo.scenario("adaptive"), demo.runs).traces.read(record.round)
     assert trace.grams is not None
     who = {str(client.client): bool(client.is_attacker) for client in record.clients}
@@ -87,7 +87,7 @@ def draw_round(demo: Demo, record: RoundRecord, output: Path) -> None:
     _heat(left, _cosines(trace.grams)[rows][:, rows], "1. How alike are the updates?", (-1, 1))
     _ticks(left, [*names, "server"], who)
     left.set_xticks(range(len(rows)), [*names, "server"], rotation=90)
-    scores, weights = _passes(Defence.load(demo.defence), trace.grams, trace.evidence)
+    scores, weights = _passes(Defense.load(demo.defense), trace.grams, trace.evidence)
     _heat(middle, scores[:, order].T, "2. Scores, pass by pass", (-1, 1))
     middle.set_xticks(range(len(scores)), [f"{each + 1}" for each in range(len(scores))])
     middle.set_xlabel("pass", color=_QUIET)
@@ -142,20 +142,20 @@ def _cosines(grams: Tensor) -> Tensor:
     return together / lengths[:, None] / lengths
 
 
-def _passes(defence: Defence, grams: Tensor, evidence: Tensor | None) -> tuple[Tensor, Tensor]:
+def _passes(defense: Defense, grams: Tensor, evidence: Tensor | None) -> tuple[Tensor, Tensor]:
     """Give the scores of every pass, (passes, n), and the weights that the rule uses, (n,)."""
     with torch.no_grad():
         known = None if evidence is None else evidence[None]
-        weighed = defence.form(defence.form.prepare(grams[None]), known)
+        weighed = defense.form(defense.form.prepare(grams[None]), known)
     return weighed.scores[:, 0], weighed.shares[0]
 
 
 def _heat(
-    axes: Axes, values: Tensor, title: str, span: tuple[float, float], colours: str = "RdBu"
+    axes: Axes, values: Tensor, title: str, span: tuple[float, float], colors: str = "RdBu"
 ) -> None:
     axes.imshow(
         values.numpy(),
-        cmap=colours,
+        cmap=colors,
         vmin=span[0],
         vmax=span[1],
         aspect="auto",

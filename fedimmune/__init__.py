@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from fedimmune import rules as rules
     from fedimmune import tasks as tasks
     from fedimmune.aggregation import Aggregation as Aggregation
+    from fedimmune.aggregation import aggregate_files as aggregate_files
     from fedimmune.errors import FedimmuneError as FedimmuneError
-    from fedimmune.federation import Scenario as Scenario
-    from fedimmune.federation import simulate as simulate
     from fedimmune.geometry import Geometry as Geometry
     from fedimmune.geometry import measure as measure
-    from fedimmune.on_disk import aggregate_files as aggregate_files
-    from fedimmune.records import RoundRecord as RoundRecord
     from fedimmune.results import ClientResult as ClientResult
     from fedimmune.results import Verdict as Verdict
-    from fedimmune.results_table import Results as Results
-    from fedimmune.results_table import load_runs as load_runs
     from fedimmune.rules import Rule as Rule
-    from fedimmune.runs import RunFolder as RunFolder
+    from fedimmune.runs.folder import RunFolder as RunFolder
+    from fedimmune.runs.records import RoundRecord as RoundRecord
+    from fedimmune.runs.results import Results as Results
+    from fedimmune.runs.results import load_runs as load_runs
+    from fedimmune.simulation import Scenario as Scenario
+    from fedimmune.simulation import simulate as simulate
     from fedimmune.tasks import Data as Data
-    from fedimmune.tasks import Recipe as Recipe
     from fedimmune.tasks import Samples as Samples
     from fedimmune.tasks import Task as Task
+    from fedimmune.tasks import TrainingConfig as TrainingConfig
     from fedimmune.updates import Updates as Updates
 
 __version__ = "0.1.0"
@@ -42,20 +42,20 @@ _HOMES = {
     "Data": "fedimmune.tasks",
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
-    "Recipe": "fedimmune.tasks",
-    "Results": "fedimmune.results_table",
-    "RoundRecord": "fedimmune.records",
+    "TrainingConfig": "fedimmune.tasks",
+    "Results": "fedimmune.runs.results",
+    "RoundRecord": "fedimmune.runs.records",
     "Rule": "fedimmune.rules",
-    "RunFolder": "fedimmune.runs",
+    "RunFolder": "fedimmune.runs.folder",
     "Samples": "fedimmune.tasks",
-    "Scenario": "fedimmune.federation",
+    "Scenario": "fedimmune.simulation",
     "Task": "fedimmune.tasks",
     "Updates": "fedimmune.updates",
     "Verdict": "fedimmune.results",
-    "aggregate_files": "fedimmune.on_disk",
-    "load_runs": "fedimmune.results_table",
+    "aggregate_files": "fedimmune.aggregation",
+    "load_runs": "fedimmune.runs.results",
     "measure": "fedimmune.geometry",
-    "simulate": "fedimmune.federation",
+    "simulate": "fedimmune.simulation",
 }
 
 _ROOMS = ("attacks", "rules", "tasks")

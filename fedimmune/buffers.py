@@ -15,10 +15,8 @@ from math import inf, isfinite
 import torch
 from torch import Tensor
 
-from fedimmune.combining import lower_median
-from fedimmune.layers import Kind, Layer, shown
-from fedimmune.sorting import Sorter
-from fedimmune.summing import add_in_order, by_chunk
+from fedimmune._layers import Kind, Layer, shown
+from fedimmune.kernels import Sorter, add_in_order, by_chunk, lower_median
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["FAR", "settle"]

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.description import Epoch
-from fedimmune.adaptive.making import train
 from fedimmune.adaptive.recordings import digest_of, read_recordings
+from fedimmune.adaptive.training import train
 from fedimmune.errors import InputError
-from fedimmune.federation import Scenario, run_folder, simulate
-from fedimmune.federation.plan import plan
-from fedimmune.federation.pool import usable_cores
-from fedimmune.federation.rehearsal import record
-from fedimmune.federation.scenario import ResolvedScenario
-from fedimmune.records import RoundRecord
 from fedimmune.report import write_report
+from fedimmune.runs.records import RoundRecord
+from fedimmune.simulation import Scenario, run_folder, simulate
+from fedimmune.simulation.rehearsal import plan, record
+from fedimmune.simulation.scenario import ResolvedScenario
+from fedimmune.simulation.workers import usable_cores
 from fedimmune.tasks import data_folder, load_data
 
 __all__ = ["RULES", "Demo", "Outcome", "in_words", "outcome_of"]
@@ -51,7 +50,7 @@ class Demo:
 
     def __init__(self, folder: Path, seed: int = 1) -> None:
         self.folder, self.seed = folder, seed
-        self.recordings, self.defence = folder / "recordings", folder / "digits.defence"
+        self.recordings, self.defense = folder / "recordings", folder / "digits.defense"
         self.runs, self.report = folder / "runs", folder / "report.html"
 
     def forget(self) -> None:
@@ -59,7 +58,7 @@ class Demo:
         for part in (self.recordings, self.runs):
             if part.exists():
                 shutil.rmtree(part)
-        for file in (self.defence, self.report):
+        for file in (self.defense, self.report):
             file.unlink(missing_ok=True)
 
     def rehearse(self, on_progress: Callable[[int, int], None]) -> bool:
@@ -75,7 +74,7 @@ class Demo:
         data = load_data(task, data_folder())
         rehearsals = plan(
             base,
-            data.facts,
+            data.spec,
             attacks=("backdoor", "sign-flip"),
             attackers=range(_ATTACKERS + 1),
             runs=3,
@@ -95,7 +94,7 @@ class Demo:
         return True
 
     def learn(self, on_progress: Callable[[int, int], None]) -> bool:
-        """Train the defence on what was rehearsed; says whether that was left to do."""
+        """Train the defense on what was rehearsed; says whether that was left to do."""
         recordings = read_recordings([self.recordings])
         if self._is_learned(digest_of(recordings)):
             return False
@@ -103,19 +102,19 @@ class Demo:
         def done(epoch: Epoch) -> None:
             on_progress(epoch.number, _EPOCHS)
 
-        train(recordings, epochs=_EPOCHS, on_epoch=done).save(self.defence)
+        train(recordings, epochs=_EPOCHS, on_epoch=done).save(self.defense)
         return True
 
     def _is_learned(self, recordings: str) -> bool:
         try:
-            about = Defence.load(self.defence).about
+            about = Defense.load(self.defense).about
         except InputError:
             return False
         return about.recordings == recordings and about.training["epochs"] == _EPOCHS
 
     def scenario(self, rule: str) -> ResolvedScenario:
         """Give what is played under a rule."""
-        chosen = {"name": rule, "defence": str(self.defence)} if rule == "adaptive" else rule
+        chosen = {"name": rule, "defense": str(self.defense)} if rule == "adaptive" else rule
         return Scenario(
             task="digits",
             rule=chosen,

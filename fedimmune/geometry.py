@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedimmune._inputs import as_float_tensor, client_ids
+from fedimmune._layers import Kind, Layer
 from fedimmune.errors import InputError
-from fedimmune.intake import as_float_tensor, client_ids
-from fedimmune.layers import Kind, Layer
-from fedimmune.summing import add_in_order
+from fedimmune.kernels import add_in_order
 from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updates
 
 __all__ = ["Geometry", "Reference", "measure"]
@@ -220,7 +220,7 @@ class Geometry:
         """Coordinates of the updates along their own principal axes, (n, components).
 
         For the matrix X = U S Vᵀ of the updates these are the first columns of U S, from the
-        eigenvectors of the Gram matrix alone; not centred; the sign of an axis is arbitrary.
+        eigenvectors of the Gram matrix alone; not centered; the sign of an axis is arbitrary.
         Columns beyond the n-th are 0.
         """
         values, vectors = torch.linalg.eigh(self.gram())

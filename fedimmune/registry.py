@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["Named", "Registry", "make", "meant", "names_code", "never_import_from"]
+__all__ = ["Configurable", "Registry", "make", "meant", "names_code", "never_import_from"]
 
 
-class Named:
+class Configurable:
     """Something with a name, a line about itself, and keyword-only parameters."""
 
     name: ClassVar[str]
@@ -68,11 +68,11 @@ class Named:
         return f"{type(self).__name__}({settings})"
 
 
-_PARAMETERS: WeakKeyDictionary[type[Named], dict[str, Any]] = WeakKeyDictionary()
+_PARAMETERS: WeakKeyDictionary[type[Configurable], dict[str, Any]] = WeakKeyDictionary()
 """Looked up once: a grid of scenarios asks thousands of times, and looking is slow."""
 
 
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", bound=Configurable)
 
 
 class Registry(Generic[T]):
@@ -151,7 +151,7 @@ class Registry(Generic[T]):
             return self._members.get(self._aliases.get(name, name))
         module, _, attribute = name.partition(":")
         found = getattr(sys.modules.get(module), attribute, None)
-        right = inspect.isclass(found) and issubclass(found, self._base or Named)
+        right = inspect.isclass(found) and issubclass(found, self._base or Configurable)
         return cast("type[T]", found) if right else None
 
     def resolve(self, name: str) -> str:
@@ -191,7 +191,7 @@ class Registry(Generic[T]):
             for member in vars(module).values():
                 if (
                     inspect.isclass(member)
-                    and issubclass(member, self._base or Named)
+                    and issubclass(member, self._base or Configurable)
                     and member.__module__ == module.__name__
                     and "name" in vars(member)
                 ):

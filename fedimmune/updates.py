@@ -16,9 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedimmune.errors import InputError
-from fedimmune.files import load_mapped
-from fedimmune.intake import (
+from fedimmune._inputs import (
     VECTOR_LAYER,
     ClientId,
     InputKind,
@@ -34,8 +32,8 @@ from fedimmune.intake import (
     vector_states,
     without_repeats,
 )
-from fedimmune.layers import Kind, Layer, common_layers, layers_of, mismatch, shown
-from fedimmune.sources import (
+from fedimmune._layers import Kind, Layer, common_layers, layers_of, mismatch, shown
+from fedimmune._sources import (
     MatrixSource,
     NonFiniteError,
     Rows,
@@ -44,6 +42,8 @@ from fedimmune.sources import (
     Watch,
     shaped,
 )
+from fedimmune.errors import InputError
+from fedimmune.io import load_mapped
 
 __all__ = [
     "CHUNK",

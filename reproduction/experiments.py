@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from fedimmune.errors import InputError
-from fedimmune.federation import Scenario
+from fedimmune.simulation import Scenario
 from reproduction.figures import Chart, run_charts
 from reproduction.jobs import Job, RunJob, Store, defense_job, run_job
 from reproduction.layout import Layout, printed

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedimmune.errors import InputError
-from fedimmune.files import write_bytes_atomically
-from fedimmune.records import RoundRecord
-from fedimmune.runs import RunFolder
-from fedimmune.traces import Trace
+from fedimmune.io import write_bytes_atomically
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord
+from fedimmune.runs.traces import Trace
 from reproduction.layout import Layout, Line, Table, lay_out
 from reproduction.methods import ORACLE, color_of, remark_of
 from reproduction.synthetic import FEATURES, SAMPLES, THIRD, Demonstration, principal_plane

@@ -19,19 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from fedimmune.adaptive import train
-from fedimmune.adaptive.outcomes import figures_of
 from fedimmune.adaptive.recordings import read_recordings
+from fedimmune.adaptive.sweep import figures_of
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
-from fedimmune.federation import Scenario, run_folder, simulate
-from fedimmune.federation.plan import plan
-from fedimmune.federation.protocols import with_protocol
-from fedimmune.federation.rehearsal import Rehearsal, carry_out
-from fedimmune.federation.scenario import ResolvedScenario
-from fedimmune.federation.seeds import generator
-from fedimmune.files import write_text_atomically
-from fedimmune.records import RoundRecord
-from fedimmune.runs import RunFolder
-from fedimmune.tasks import Facts, data_folder, load_data
+from fedimmune.io import write_text_atomically
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord
+from fedimmune.simulation import Scenario, run_folder, simulate
+from fedimmune.simulation.protocols import with_protocol
+from fedimmune.simulation.rehearsal import Rehearsal, carry_out, plan
+from fedimmune.simulation.scenario import ResolvedScenario
+from fedimmune.simulation.seeding import generator
+from fedimmune.tasks import DataSpec, data_folder, load_data
 from reproduction.methods import Method, find_method
 from reproduction.presets import find_preset
 from reproduction.synthetic import demonstrate
@@ -250,7 +249,7 @@ def defense_job(
         base["device"] = device
     planned = plan(
         base,
-        Facts(classes=1, shape=()),  # patterns are fixed: nothing depends on the data
+        DataSpec(classes=1, shape=()),  # patterns are fixed: nothing depends on the data
         attacks=attacks,
         attackers=chosen.attackers,
         runs=chosen.runs,
@@ -341,7 +340,7 @@ class RunJob(Job):
         written = 0
         if self.defense is not None:
             file = self.defense.file(store)
-            rule = {"name": rule, "defence": str(file)}
+            rule = {"name": rule, "defense": str(file)}
             if self.defense.task != _name(self.fields["task"]):
                 rule["any_shape"] = True  # a task with the same layers and other classes
             written = file.stat().st_mtime_ns if file.is_file() else 0

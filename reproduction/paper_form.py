@@ -15,12 +15,12 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.recordings import read_recordings
-from fedimmune.adaptive.validation import validate
-from fedimmune.federation.scenario import read_toml
-from fedimmune.files import write_text_atomically
-from fedimmune.runs import RunFolder
+from fedimmune.io import write_text_atomically
+from fedimmune.runs.folder import RunFolder
+from fedimmune.simulation.scenario import read_toml
 from reproduction.figures import save, success_chart
 from reproduction.rows import as_csv
 from reproduction.tables import markdown_table
@@ -62,7 +62,7 @@ def _read(folders: Sequence[Path]) -> pd.DataFrame:
         attack, rule = scenario["attack"], scenario["rule"]
         if attack["name"] != "backdoor":
             continue
-        name = Path(rule["defence"]).stem if "defence" in rule else rule["name"]
+        name = Path(rule["defense"]).stem if "defense" in rule else rule["name"]
         about = {
             # The authors' program writes a value of its own into the pattern.
             "protocol": "authors" if "value" in attack else "paper",
@@ -90,7 +90,7 @@ def _weighed(recordings: Path, defenses: Sequence[Path]) -> str:
     read = read_recordings([recordings])
     lines = []
     for file in defenses:
-        for row in validate(Defence.load(file), read):
+        for row in validate(Defense.load(file), read):
             share, auroc = row["attacker_weight"], row["auroc"]
             lines.append(
                 [

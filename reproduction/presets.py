@@ -22,7 +22,7 @@ SCALES = ("smoke", "cpu", "paper", "authors")
 
 @dataclass(frozen=True)
 class Rehearsals:
-    """How attacks are rehearsed for a defense; see `fedimmune.federation.plan.plan`.
+    """How attacks are rehearsed for a defense; see `fedimmune.simulation.rehearsal.plan`.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Preset:
     rehearsals, paper_rehearsals, client_rehearsals
         Of the shipped rule, of the paper's form, and of that on the clients' own data.
     protocol
-        What scenarios have unless a field says otherwise: `fedimmune.federation.protocols`.
+        What scenarios have unless a field says otherwise: `fedimmune.simulation.protocols`.
     epochs
         Of a defense's training.
     traits

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 
-from fedimmune.tasks.lenet import LeNet
-from fedimmune.threads import computing_with
+from fedimmune.kernels import num_threads
+from fedimmune.tasks.models.lenet import LeNet
 from reproduction.jobs import Job, Store
 from reproduction.schedule import Ended, Plan
 
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 def machine_factor(batch: int = 128, steps: int = 4) -> float:
     """Train a LeNet for a moment: 2 means that everything takes twice as long here."""
-    with computing_with(1):
+    with num_threads(1):
         with torch.random.fork_rng():
             torch.manual_seed(0)
             net = LeNet()

@@ -16,7 +16,7 @@ import torch
 
 from fedimmune import __version__
 from fedimmune.errors import InputError
-from fedimmune.files import write_bytes_atomically, write_text_atomically
+from fedimmune.io import write_bytes_atomically, write_text_atomically
 from reproduction.experiments import Experiment
 from reproduction.figures import save
 from reproduction.jobs import Store

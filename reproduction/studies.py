@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.importance import importance_of
+from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.explanation import importance_of
 from fedimmune.errors import ParameterError
 from reproduction.experiments import CHEAPEST, RUN_TABLES, Experiment, always
 from reproduction.figures import (
@@ -183,7 +183,7 @@ class Traits(_Study):
         found: list[tuple[Any, ...]] = []
         for key, job in self._defenses(request).items():
             if job.is_done(store):
-                by_layer = importance_of(Defence.load(job.file(store))).by_layer
+                by_layer = importance_of(Defense.load(job.file(store))).by_layer
                 total = sum(by_layer.values())
                 ranked = sorted(by_layer.items(), key=lambda item: -item[1])
                 found += [(key, i, name, v / total) for i, (name, v) in enumerate(ranked, start=1)]

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedimmune.adaptive.principal import Principal, PrincipalSettings, coordinates
+from fedimmune.adaptive.evaluation import detection
+from fedimmune.adaptive.models.paper import Principal, PrincipalSettings, coordinates
 from fedimmune.adaptive.training import Epoch, Examples, fit
-from fedimmune.adaptive.validation import detection
 from fedimmune.errors import ParameterError
 
 __all__ = [
@@ -230,10 +230,10 @@ def measure(weights: Tensor, sets: Examples, random: torch.Generator) -> dict[st
     -------
     dict
         Means over the sets. ``attacker_weight`` (the outliers' share), ``benign_kept``, ``exact``,
-        ``auroc`` and ``over_half`` of the weights, as `fedimmune.adaptive.validation.validate` has
+        ``auroc`` and ``over_half`` of the weights, as `fedimmune.adaptive.evaluation.validate` has
         them. ``distance``, ``distance_of_mean``, ``distance_of_median``: from the robust mean, the
         mean of the inliers, relative to its length. ``median_auroc``: of how far samples are from
-        the median in all features. ``plane_auroc``: of how far they are from the centre in the
+        the median in all features. ``plane_auroc``: of how far they are from the center in the
         first two principal components. ``line_auroc``: the best that a straight line in that
         picture can do, drawn by someone who knows the outliers; ``line_chance``: the same where as
         many samples, picked at random, are called outliers.
@@ -260,8 +260,8 @@ def measure(weights: Tensor, sets: Examples, random: torch.Generator) -> dict[st
 
 def principal_plane(features: Tensor) -> Tensor:
     """The first two principal components of each set, (sets, samples, 2), about its mean."""
-    centred = (features - features.mean(1, keepdim=True)).double()
-    grams = centred @ centred.mT
+    centered = (features - features.mean(1, keepdim=True)).double()
+    grams = centered @ centered.mT
     return coordinates(grams[:, None], PrincipalSettings(layers=1, components=2))
 
 

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedimmune import Rule, Updates, rules
-from fedimmune.adaptive.defence import Defence, DefenceAbout
-from fedimmune.adaptive.relational import Relational, RelationalSettings
+from fedimmune.adaptive.defense import Defense, DefenseAbout
+from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.updates import ClientId
 
 SHAPES = {"conv.weight": (3, 2, 2), "conv.bias": (3,), "fc.weight": (4, 5), "scale": ()}
@@ -46,7 +46,7 @@ def rule_for(
 ) -> Rule:
     """Make any registered rule.
 
-    The oracle is told that the last of the clients attacks. The learned rule gets a defence for
+    The oracle is told that the last of the clients attacks. The learned rule gets a defense for
     the model at hand, which is why `layers` are named wherever clients do not send bare vectors.
     """
     if name == "oracle":
@@ -58,17 +58,17 @@ def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, Any]:
     """Give what a rule cannot be made without."""
     if name != "adaptive":
         return {}
-    return {"defence": str(defence_file(tuple(layers))), "any_shape": True}
+    return {"defense": str(defense_file(tuple(layers))), "any_shape": True}
 
 
 @cache
-def defence_file(layers: tuple[str, ...]) -> Path:
-    """Write a defence that has learned nothing, once a session: what it says is by chance alone.
+def defense_file(layers: tuple[str, ...]) -> Path:
+    """Write a defense that has learned nothing, once a session: what it says is by chance alone.
 
     Its weights are thrice as large as a fresh network's, so that it does leave some clients out:
     all that a rule has to do must hold for whatever a network says.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fedimmune-defence-"))
+    folder = Path(tempfile.mkdtemp(prefix="fedimmune-defense-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     settings = RelationalSettings(layers=len(layers), anchor=False)
     with torch.random.fork_rng():
@@ -76,14 +76,14 @@ def defence_file(layers: tuple[str, ...]) -> Path:
         form = Relational(settings)
     for parameter in form.parameters():
         parameter.data *= 3
-    about = DefenceAbout(
+    about = DefenseAbout(
         task="of a test",
         layers=dict.fromkeys(layers, (1,)),
         form="relational",
         settings=settings.model_dump(),
     )
-    Defence(form, about).save(folder / "untrained.defence")
-    return folder / "untrained.defence"
+    Defense(form, about).save(folder / "untrained.defense")
+    return folder / "untrained.defense"
 
 
 def as_states(matrix: Tensor) -> list[dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedimmune import rules
-from fedimmune.on_disk import aggregate_files
+from fedimmune.aggregation import aggregate_files
 from fedimmune.results import Verdict
 from tests.rounds import rule_for
 

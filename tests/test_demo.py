@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import fedimmune.demo
 from fedimmune.cli import app
 from fedimmune.demo import RULES, Demo, Outcome, in_words, outcome_of
-from fedimmune.federation import run_folder
+from fedimmune.simulation import run_folder
 
 OUTCOMES = {
     "mean": Outcome("mean", 0.95, 1.0, 0.4),
@@ -51,20 +51,20 @@ def test_the_whole_story_and_what_a_second_call_reuses(tmp_path: Path) -> None:
     assert str(folder / "report.html") in first.replace("\n", "")
     page = (folder / "report.html").read_text()
     assert all(rule in page for rule in RULES)
-    assert (folder / "digits.defence.curve.csv").is_file()
+    assert (folder / "digits.defense.curve.csv").is_file()
     made = files_of(folder)
 
     second = call("-o", folder)
-    assert "the rehearsals; the defence; the runs of mean, median, krum, adaptive" in second
+    assert "the rehearsals; the defense; the runs of mean, median, krum, adaptive" in second
     assert "--force" in second
     assert files_of(folder) == made, "nothing is done again"
 
     other = call("-o", folder, "--seed", "2")
-    assert "From an earlier call: the rehearsals; the defence." in other
+    assert "From an earlier call: the rehearsals; the defense." in other
     assert made.items() < files_of(folder).items()
 
-    (folder / "digits.defence").write_bytes(b"damaged")
-    assert "the defence" not in call("-o", folder).rpartition("earlier call")[2]
+    (folder / "digits.defense").write_bytes(b"damaged")
+    assert "the defense" not in call("-o", folder).rpartition("earlier call")[2]
 
     assert "earlier call" not in call("-o", folder, "--force")
     assert all(files_of(folder)[file] > when for file, when in made.items())

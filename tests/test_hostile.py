@@ -22,22 +22,23 @@ from torch import Tensor
 
 from fedimmune import Updates, rules
 from fedimmune.adaptive import train
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.memory import Memory
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording
+from fedimmune.adaptive.reputation import Memory
 from fedimmune.cli import main
-from fedimmune.cli.terminal import in_ascii
+from fedimmune.cli._ui import in_ascii
 from fedimmune.errors import InputError
-from fedimmune.federation import Scenario
-from fedimmune.files import (
+from fedimmune.io import (
     DESCRIPTION,
     described,
+    printable,
     read_described,
     read_description,
+    read_json,
     write_described,
 )
-from fedimmune.runs import RunFolder
-from fedimmune.untrusted import printable, read_json
+from fedimmune.runs.folder import RunFolder
+from fedimmune.simulation import Scenario
 from tests.adaptive.rehearsed import honest_round, recording, recordings
 from tests.report.making import make_run
 
@@ -57,14 +58,14 @@ def rewritten(path: Path, change: Change) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> Defence:
+def made() -> Defense:
     return train(recordings(2, rounds=2), epochs=1, settings={"hidden": 8})
 
 
 @pytest.fixture
-def defence(made: Defence, tmp_path: Path) -> Path:
-    made.save(tmp_path / "a.defence")
-    return tmp_path / "a.defence"
+def defense(made: Defense, tmp_path: Path) -> Path:
+    made.save(tmp_path / "a.defense")
+    return tmp_path / "a.defense"
 
 
 @pytest.fixture
@@ -87,14 +88,14 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("text", [DEEP, f'{{"format": {DEEP}', '{"a":' * 5000])
-@pytest.mark.parametrize("kind", ["defence", "recording"])
+@pytest.mark.parametrize("kind", ["defense", "recording"])
 def test_a_description_of_brackets(
-    defence: Path, tmp_path: Path, refused: Any, kind: str, text: str
+    defense: Path, tmp_path: Path, refused: Any, kind: str, text: str
 ) -> None:
     path = tmp_path / f"deep.{kind}"
-    tensors = load(defence.read_bytes())
+    tensors = load(defense.read_bytes())
     save_file(tensors, path, {DESCRIPTION: text})
-    command = ["inspect", path] if kind == "defence" else ["train", path, "-o", tmp_path / "new"]
+    command = ["inspect", path] if kind == "defense" else ["train", path, "-o", tmp_path / "new"]
     assert "deep" in refused(*command)
 
 
@@ -123,14 +124,14 @@ def test_a_description_of_brackets(
     ],
 )
 @pytest.mark.parametrize("command", ["inspect", "patch", "simulate"])
-def test_odd_values_in_a_defence(
-    defence: Path, tmp_path: Path, refused: Any, change: Change, command: str
+def test_odd_values_in_a_defense(
+    defense: Path, tmp_path: Path, refused: Any, change: Change, command: str
 ) -> None:
-    rewritten(defence, change)
+    rewritten(defense, change)
     words = {
-        "inspect": ["inspect", defence],
-        "patch": ["patch", defence, "--with", tmp_path, "-o", tmp_path / "new"],
-        "simulate": ["simulate", "--rule", "adaptive", "--defence", defence],
+        "inspect": ["inspect", defense],
+        "patch": ["patch", defense, "--with", tmp_path, "-o", tmp_path / "new"],
+        "simulate": ["simulate", "--rule", "adaptive", "--defense", defense],
     }
     assert "is damaged" in refused(*words[command])
 
@@ -208,24 +209,24 @@ def test_json_that_others_would_take(text: str) -> None:
 # -------------------------------------------------------------------- too much
 
 
-def test_a_network_is_not_made_before_its_weights_are_there(defence: Path) -> None:
-    rewritten(defence, lambda _, about: about["about"]["settings"].update(hidden=90_000))
+def test_a_network_is_not_made_before_its_weights_are_there(defense: Path) -> None:
+    rewritten(defense, lambda _, about: about["about"]["settings"].update(hidden=90_000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match="has the shape"):
-        Defence.load(defence)
+        Defense.load(defense)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert used < 200 << 10, "kilobytes; the network would have 8 billion weights"
 
 
-def test_a_replay_of_a_great_width_is_not_unfolded(defence: Path) -> None:
+def test_a_replay_of_a_great_width_is_not_unfolded(defense: Path) -> None:
     def widen(tensors: dict[str, Tensor], _: object) -> None:
         tensors["replay/000/squares"] = torch.zeros(0, 3, 15_000).double()
         tensors["replay/000/cosines"] = torch.zeros(0, 3, 15_000 * 14_999 // 2)
 
-    rewritten(defence, widen)
+    rewritten(defense, widen)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match="its replay, recording 0"):
-        Defence.load(defence)
+        Defense.load(defense)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "kilobytes"
 
 
@@ -245,7 +246,7 @@ def test_a_million_empty_tensors_reject_one_client(
         parsed.append(len(text))
         return read_json(text)
 
-    monkeypatch.setattr("fedimmune.files.read_json", watched)
+    monkeypatch.setattr("fedimmune.io.read_json", watched)
     updates = Updates.from_files(
         [tmp_path / "honest.safetensors", tmp_path / "greedy.safetensors"],
         global_file=tmp_path / "honest.safetensors" if with_global else None,
@@ -279,9 +280,9 @@ def test_a_header_that_lies_about_its_length(tmp_path: Path, header: bytes) -> N
 # -------------------------------------------------------------------- digests
 
 
-@pytest.mark.parametrize("kind", ["defence", "recording", "memory"])
-def test_a_flipped_bit_is_seen(defence: Path, tmp_path: Path, kind: str) -> None:
-    path = defence
+@pytest.mark.parametrize("kind", ["defense", "recording", "memory"])
+def test_a_flipped_bit_is_seen(defense: Path, tmp_path: Path, kind: str) -> None:
+    path = defense
     if kind == "recording":
         path = tmp_path / "a.recording"
         recording(rounds=2, n=4).save(path)
@@ -292,7 +293,7 @@ def test_a_flipped_bit_is_seen(defence: Path, tmp_path: Path, kind: str) -> None
     content[-3] ^= 1
     path.write_bytes(content)
     load_it: dict[str, Callable[[Path], object]] = {
-        "defence": Defence.load,
+        "defense": Defense.load,
         "recording": Recording.load,
         "memory": Memory.load,
     }
@@ -327,7 +328,7 @@ def test_numbers_that_json_has_not_are_left_out_when_written(tmp_path: Path) -> 
 EVIL = """
 from pathlib import Path
 Path("was here").write_text("evil")
-from tests.federation.own_task import Blobs as X
+from tests.simulation.own_task import Blobs as X
 """
 STRANGE = 'clients = 3\nrounds = 1\nattackers = 0\n[task]\nname = "evil:X"\n'
 
@@ -458,8 +459,8 @@ def test_escapes_and_markup_in_a_run_are_shown_escaped(
         no_controls(printed.out + printed.err)
 
 
-def test_escapes_in_a_defence_are_shown_escaped(
-    made: Defence,
+def test_escapes_in_a_defense_are_shown_escaped(
+    made: Defense,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -467,8 +468,8 @@ def test_escapes_in_a_defence_are_shown_escaped(
     evil = f"[/]{ESCAPES}"
     rows = tuple({**row, "attack": evil} for row in made.about.validation)
     about = made.about.model_copy(update={"task": evil, "attacks": (evil,), "validation": rows})
-    Defence(made.form, about, replay=made.replay, kinds=made.kinds).save(tmp_path / "a.defence")
-    monkeypatch.setattr(sys, "argv", ["fedimmune", "inspect", str(tmp_path / "a.defence")])
+    Defense(made.form, about, replay=made.replay, kinds=made.kinds).save(tmp_path / "a.defense")
+    monkeypatch.setattr(sys, "argv", ["fedimmune", "inspect", str(tmp_path / "a.defense")])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 0
@@ -478,6 +479,6 @@ def test_escapes_in_a_defence_are_shown_escaped(
 
 
 def test_an_error_names_a_hostile_file_without_harm(tmp_path: Path, refused: Any) -> None:
-    path = tmp_path / f"evil{ESCAPES}.defence"
+    path = tmp_path / f"evil{ESCAPES}.defense"
     path.write_text(json.dumps("nothing"))
     no_controls(refused("inspect", path))

@@ -13,7 +13,7 @@ import fedimmune
 from fedimmune import attacks, rules, tasks
 from fedimmune.cli import app
 from fedimmune.demo import RULES, Demo
-from fedimmune.federation import partition
+from fedimmune.simulation import partition
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedimmune import Scenario, checks, rules, simulate
+from fedimmune import Scenario, rules, simulate, validation
 from fedimmune.errors import ParameterError
-from fedimmune.registry import Named, Registry, make
+from fedimmune.registry import Configurable, Registry, make
 
 
-class Animal(Named, ABC):
+class Animal(Configurable, ABC):
     @abstractmethod
     def sound(self) -> str: ...
 
@@ -28,8 +28,8 @@ class Cat(Animal):
     summary = "purrs"
     symbols = {"lives": "n"}
 
-    def __init__(self, *, lives: int = 9, colour: str | None = None) -> None:
-        self.lives, self.colour = lives, colour
+    def __init__(self, *, lives: int = 9, color: str | None = None) -> None:
+        self.lives, self.color = lives, color
 
     def sound(self) -> str:
         return "meow" * self.lives
@@ -53,8 +53,8 @@ def test_found_by_name_and_listed_sorted(animals: Registry[Animal]) -> None:
     assert animals.find("cat") is Cat
     made = animals.get("cat", lives=2)
     assert made.sound() == "meowmeow"
-    assert repr(made) == "Cat(lives=2, colour=None)"
-    assert Cat.parameters() == {"lives": 9, "colour": None}
+    assert repr(made) == "Cat(lives=2, color=None)"
+    assert Cat.parameters() == {"lives": 9, "color": None}
     assert Dog.parameters() == {}
 
 
@@ -68,7 +68,7 @@ def test_unknown_names_get_a_list_of_those_there_are(animals: Registry[Animal], 
 def test_unknown_parameters_get_a_list_of_those_there_are(animals: Registry[Animal]) -> None:
     with pytest.raises(ParameterError) as caught:
         animals.get("cat", legs=4)
-    assert str(caught.value) == "cat has no parameter 'legs'; it takes lives (n), colour"
+    assert str(caught.value) == "cat has no parameter 'legs'; it takes lives (n), color"
     with pytest.raises(ParameterError, match="'legs'; it takes none"):
         make(Dog, {"legs": 4})
 
@@ -83,7 +83,7 @@ def test_the_nearest_name_is_asked_for(name: str) -> None:
 
 
 def test_the_nearest_parameter_is_asked_for(animals: Registry[Animal]) -> None:
-    with pytest.raises(ParameterError, match=r"no parameter 'color'; did you mean 'colour'\?$"):
+    with pytest.raises(ParameterError, match=r"no parameter 'color'; did you mean 'color'\?$"):
         animals.get("cat", color="red")
 
 
@@ -233,18 +233,21 @@ def is_number(value: object) -> bool:
 @pytest.mark.parametrize(
     ("check", "is_right"),
     [
-        (lambda v: checks.flag("x", "y", v), lambda v: isinstance(v, bool)),
+        (lambda v: validation.check_bool("x", "y", v), lambda v: isinstance(v, bool)),
         (
-            lambda v: checks.whole("x", "y", v, 2),
+            lambda v: validation.check_int("x", "y", v, 2),
             lambda v: is_number(v) and 2 <= v < float("inf") and v == int(v),
         ),
         (
-            lambda v: checks.number("x", "y", v, 0.5),
+            lambda v: validation.check_float("x", "y", v, 0.5),
             lambda v: is_number(v) and 0.5 < v < 10**308,
         ),
-        (lambda v: checks.fraction("x", "y", v, 0.5), lambda v: is_number(v) and 0 <= v < 0.5),
-        (lambda v: checks.share("x", "y", v), lambda v: is_number(v) and 0 <= v <= 1),
-        (lambda v: checks.choice("x", "y", v, ("a", "b")), lambda v: v in ("a", "b")),
+        (
+            lambda v: validation.check_open_fraction("x", "y", v, 0.5),
+            lambda v: is_number(v) and 0 <= v < 0.5,
+        ),
+        (lambda v: validation.check_fraction("x", "y", v), lambda v: is_number(v) and 0 <= v <= 1),
+        (lambda v: validation.check_choice("x", "y", v, ("a", "b")), lambda v: v in ("a", "b")),
     ],
     ids=["flag", "whole", "number", "fraction", "share", "choice"],
 )

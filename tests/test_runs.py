@@ -22,13 +22,13 @@ from safetensors.torch import load_file, save_file
 from fedimmune import RoundRecord, RunFolder, Scenario, Updates, rules, simulate
 from fedimmune.aggregation import aggregate_safely
 from fedimmune.errors import InputError
-from fedimmune.federation import run_folder, workbench
-from fedimmune.federation.client import train_client
-from fedimmune.records import Seconds
 from fedimmune.results import ClientResult, Suspicion, Verdict
-from fedimmune.runs import Checkpoint, finish_round
-from tests.federation.own_task import Blobs
-from tests.federation.processes import (
+from fedimmune.runs.folder import Checkpoint, finish_round
+from fedimmune.runs.records import Seconds
+from fedimmune.simulation import run_folder, workers
+from fedimmune.simulation.client import train_client
+from tests.simulation.own_task import Blobs
+from tests.simulation.processes import (
     alive,
     fork_killed_at,
     shared_files,
@@ -37,8 +37,8 @@ from tests.federation.processes import (
     worker_pids,
 )
 
-BLOBS = "tests.federation.own_task:Blobs"
-WOBBLY = "tests.federation.own_task:Wobbly"
+BLOBS = "tests.simulation.own_task:Blobs"
+WOBBLY = "tests.simulation.own_task:Wobbly"
 
 PLAIN = Scenario(task=BLOBS, clients=4, rounds=3, attack="backdoor", attackers=1)
 REMEMBERING = Scenario(
@@ -48,7 +48,7 @@ REMEMBERING = Scenario(
     attack="backdoor",
     attackers=2,
     rule={"name": "foolsgold", "history": True},
-    optimiser={"momentum": 0.9, "carried": True},
+    optimizer={"momentum": 0.9, "carried": True},
 )
 DOCUMENTED = {"scenario.toml", "partition.json", "rounds.jsonl", "model.safetensors", ".lock"}
 
@@ -162,7 +162,7 @@ def test_a_finished_run_is_not_run_again_unless_forced(
     folder = run_folder(PLAIN, tmp_path)
     before = {name: (folder.path / name).read_bytes() for name in files(folder)}
     with monkeypatch.context() as spy:
-        spy.setattr(workbench, "train_client", no_training)
+        spy.setattr(workers, "train_client", no_training)
         spy.setattr(Blobs, "load", no_training)
         assert run(PLAIN, tmp_path) == first  # times included: it is the very same record
     assert {name: (folder.path / name).read_bytes() for name in files(folder)} == before
@@ -173,7 +173,7 @@ def test_a_finished_run_is_not_run_again_unless_forced(
         trained.append(named["client"])
         usual(*arguments, **named)
 
-    monkeypatch.setattr(workbench, "train_client", spying)
+    monkeypatch.setattr(workers, "train_client", spying)
     again = run(PLAIN, tmp_path, force=True)
     assert len(trained) == 12
     assert outcome(PLAIN, tmp_path)[1] == before["model.safetensors"]

@@ -14,44 +14,44 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from fedimmune import Scenario, simulate
-from fedimmune.adaptive.defence import Defence, DefenceAbout
-from fedimmune.adaptive.relational import Relational, RelationalSettings
+from fedimmune.adaptive.defense import Defense, DefenseAbout
+from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.adaptive.rule import Adaptive
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.federation import run_folder
 from fedimmune.rules.base import ClientWeights
-from fedimmune.traces import Trace, Traces
+from fedimmune.runs.traces import Trace, Traces
+from fedimmune.simulation import run_folder
 from fedimmune.updates import Updates
-from tests.federation.processes import fork_killed_at
 from tests.rounds import needs_of
+from tests.simulation.processes import fork_killed_at
 
-BLOBS = "tests.federation.own_task:Blobs"
+BLOBS = "tests.simulation.own_task:Blobs"
 LAYERS = {"fc.weight": (4, 64), "fc.bias": (4,)}
 
 
 @pytest.fixture(scope="module")
-def defence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def defense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a network that has learned nothing, with all that can be: an anchor and memory."""
-    path = tmp_path_factory.mktemp("defence") / "blobs.defence"
+    path = tmp_path_factory.mktemp("defense") / "blobs.defense"
     settings = RelationalSettings(layers=2, anchor=True, hidden=8)
     torch.manual_seed(3)
     form = Relational(settings)
     for parameter in form.parameters():
         parameter.data *= 3
-    about = DefenceAbout(
+    about = DefenseAbout(
         task="blobs",
         layers=LAYERS,
         form="relational",
         settings=settings.model_dump(),
         memory=10.0,
     )
-    Defence(form, about).save(path)
+    Defense(form, about).save(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def learned(defence: Path) -> Scenario:
-    chosen = {"name": "adaptive", "defence": str(defence)}
+def learned(defense: Path) -> Scenario:
+    chosen = {"name": "adaptive", "defense": str(defense)}
     return Scenario(task=BLOBS, clients=5, rounds=3, attack="omniscient", attackers=2, rule=chosen)
 
 
@@ -74,11 +74,11 @@ def contents(traces: Traces) -> dict[str, bytes]:
 
 
 def test_the_learned_rules_weights_follow_from_the_trace(
-    learned: Scenario, defence: Path, tmp_path: Path
+    learned: Scenario, defense: Path, tmp_path: Path
 ) -> None:
     traces = run(learned, tmp_path)
     assert traces.rounds() == [1, 2, 3]
-    loaded = Defence.load(defence)
+    loaded = Defense.load(defense)
     held = []
     for record in run_folder(learned, tmp_path).records():
         trace = traces.read(record.round)

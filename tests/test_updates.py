@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedimmune import Updates, Verdict, measure, rules
+from fedimmune._layers import Kind
 from fedimmune.errors import InputError, NotEnoughClientsError
-from fedimmune.layers import Kind
 
 W = torch.ones(2, 3)
 

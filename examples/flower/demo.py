@@ -3,7 +3,7 @@
     python examples/flower/demo.py [FOLDER]
 
 Ten nodes learn handwritten digits in Flower's simulation; four of them plant a backdoor. Rehearsals
-and the defence are those of ``fedimmune demo`` and are made once; the runs are made anew each time.
+and the defense are those of ``fedimmune demo`` and are made once; the runs are made anew each time.
 Everything that is started here is stopped here, on Ctrl-C too.
 """
 
@@ -35,16 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse, learn, run twice, compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/flower-demo"))
-    parser.add_argument("--defence", type=Path, help="one for `digits`, instead of learning one")
+    parser.add_argument("--defense", type=Path, help="one for `digits`, instead of learning one")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args(arguments)
     folder = chosen.folder.resolve()
     stop_on_signals()
     try:
-        defence = chosen.defence or _learned(Path("build/demo"))
+        defense = chosen.defense or _learned(Path("build/demo"))
         shutil.rmtree(folder / "runs", ignore_errors=True)
-        play(folder, defence.resolve(), chosen.rounds, chosen.seed)
+        play(folder, defense.resolve(), chosen.rounds, chosen.seed)
         runs = [folder / "runs" / rule for rule in _RULES]
         print(compared(load_runs(runs)))
         report = folder / "report.html"
@@ -61,23 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _learned(folder: Path) -> Path:
-    """Give the defence of ``fedimmune demo``, which is made where there is none."""
+    """Give the defense of ``fedimmune demo``, which is made where there is none."""
     made = Demo(folder)
     _tell("rehearsing attacks on the server's data (once, a minute or two)")
     made.rehearse(_in_silence)
-    _tell("training the defence on them (once)")
+    _tell("training the defense on them (once)")
     made.learn(_in_silence)
-    return made.defence
+    return made.defense
 
 
-def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
+def play(folder: Path, defense: Path, rounds: int, seed: int) -> None:
     """Start a SuperLink, have Flower run the app once a rule, and stop the SuperLink.
 
     Parameters
     ----------
     folder
         Logs go there, and run folders to its ``runs``.
-    defence
+    defense
         File of the rule `adaptive`.
     rounds, seed
         Of both runs.
@@ -89,7 +89,7 @@ def play(folder: Path, defence: Path, rounds: int, seed: int) -> None:
             began = time.perf_counter()
             settings: dict[str, str | int] = {
                 "rule": rule,
-                "defence": str(defence) if rule == "adaptive" else "",
+                "defense": str(defense) if rule == "adaptive" else "",
                 "attack": "backdoor",
                 "attackers": _ATTACKERS,
                 "clients": _CLIENTS,

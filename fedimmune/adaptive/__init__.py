@@ -1,8 +1,8 @@
-"""The learned rule: rehearse attacks, train a defence on the recordings, use it as ``adaptive``.
+"""The learned rule: rehearse attacks, train a defense on the recordings, use it as ``adaptive``.
 
 >>> from fedimmune import adaptive
 >>> recordings = adaptive.rehearse("digits", ["backdoor"], attackers=[0, 4], runs=2, rounds=2)
->>> adaptive.train(recordings, epochs=5).save("digits.defence")  # doctest: +SKIP
+>>> adaptive.train(recordings, epochs=5).save("digits.defense")  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedimmune.adaptive.defence import Defence as Defence
-    from fedimmune.adaptive.making import train as train
+    from fedimmune.adaptive.defense import Defense as Defense
     from fedimmune.adaptive.patching import patch as patch
     from fedimmune.adaptive.recordings import Recording as Recording
     from fedimmune.adaptive.recordings import read_recordings as read_recordings
-    from fedimmune.federation.plan import rehearse as rehearse
+    from fedimmune.adaptive.training import train as train
+    from fedimmune.simulation.rehearsal import rehearse as rehearse
 
 _HOMES = {
-    "Defence": "fedimmune.adaptive.defence",
+    "Defense": "fedimmune.adaptive.defense",
     "Recording": "fedimmune.adaptive.recordings",
     "patch": "fedimmune.adaptive.patching",
     "read_recordings": "fedimmune.adaptive.recordings",
     # To rehearse is to simulate, and simulations know of the learned rule: so only when asked for.
-    "rehearse": "fedimmune.federation.plan",
-    "train": "fedimmune.adaptive.making",
+    "rehearse": "fedimmune.simulation.rehearsal",
+    "train": "fedimmune.adaptive.training",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

@@ -1,4 +1,4 @@
-"""What a defence's file says of the defence: what it was made for and from, how it came out."""
+"""What a defense's file says of the defense: what it was made for and from, how it came out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedimmune import __version__
-from fedimmune.adaptive.forms import MOST_VALUE
+from fedimmune.adaptive.models.base import MOST_VALUE
 
-__all__ = ["FIGURES", "Ancestor", "DefenceAbout", "Epoch", "Outcome"]
+__all__ = ["FIGURES", "Ancestor", "DefenseAbout", "Epoch", "Outcome"]
 
 FIGURES = ("accuracy", "exact", "benign_kept", "attacker_weight")
 """What is known of each point; the first chooses."""
@@ -42,7 +42,7 @@ def _check_figures(row: dict[str, Any]) -> dict[str, Any]:
 _COUNTED = {"attack", "attackers", "clients", "rounds"}
 _MEASURED = {*FIGURES, "auroc", "distance", "distance_of_mean", "distance_of_median"}
 Figures = Annotated[dict[str, Any], AfterValidator(_check_figures)]
-"""One row of a validation table, see `fedimmune.adaptive.validation`."""
+"""One row of a validation table, see `fedimmune.adaptive.evaluation`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _Searched(BaseModel):
 
 
 class Ancestor(BaseModel):
-    """A defence that another was made of by a patch.
+    """A defense that another was made of by a patch.
 
     Parameters
     ----------
@@ -125,8 +125,8 @@ class Ancestor(BaseModel):
     version: str
 
 
-class DefenceAbout(BaseModel):
-    """What a defence was made for and from.
+class DefenseAbout(BaseModel):
+    """What a defense was made for and from.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class DefenceAbout(BaseModel):
         Digest of the recordings.
     searched
         What its settings were chosen from, and how each choice came out; empty if nothing was
-        searched. See `fedimmune.adaptive.sweeping`.
+        searched. See `fedimmune.adaptive.sweep`.
     version
         Of the product that made it.
     lineage

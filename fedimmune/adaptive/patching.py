@@ -1,4 +1,4 @@
-"""Patches: a defence learns a new attack, and is shown the old ones again lest it forget them."""
+"""Patches: a defense learns a new attack, and is shown the old ones again lest it forget them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedimmune import __version__
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.description import Ancestor, Epoch
-from fedimmune.adaptive.making import finished, learn, training_facts
-from fedimmune.adaptive.parting import Parted, part
+from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.recordings import Recording, digest_of
-from fedimmune.adaptive.validation import validate
+from fedimmune.adaptive.split import Split, part
+from fedimmune.adaptive.training import finished, learn, training_facts
 from fedimmune.errors import InputError, ParameterError
 
 __all__ = ["Compared", "Patched", "patch"]
@@ -27,7 +27,7 @@ class Compared:
     Parameters
     ----------
     is_old
-        Whether the defence had learned it before.
+        Whether the defense had learned it before.
     before, after
         Rows of `validate` over the same rounds, which neither was trained on.
     """
@@ -56,7 +56,7 @@ class Patched:
 
     Parameters
     ----------
-    defence
+    defense
         The patched one.
     rows
         Old attacks and new ones, before and after.
@@ -64,7 +64,7 @@ class Patched:
         By how much an old attack may get worse, as a share.
     """
 
-    defence: Defence
+    defense: Defense
     rows: Sequence[Compared]
     margin: float
 
@@ -76,7 +76,7 @@ class Patched:
 
 
 def patch(
-    defence: Defence,
+    defense: Defense,
     recordings: Sequence[Recording],
     *,
     old_recordings: Sequence[Recording] | None = None,
@@ -85,17 +85,17 @@ def patch(
     seed: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> Patched:
-    """Train a defence on: new recordings, and a replay of what it was made from.
+    """Train a defense on: new recordings, and a replay of what it was made from.
 
     Parameters
     ----------
-    defence
+    defense
         From its file; it is left as it is.
     recordings
-        Of the same model. Those that the defence knows already are passed over; of the others the
+        Of the same model. Those that the defense knows already are passed over; of the others the
         last run is kept apart.
     old_recordings
-        What the defence was made from, to replay instead of the sample in its file.
+        What the defense was made from, to replay instead of the sample in its file.
     margin
         By how much an old attack may get worse, as a share.
     epochs, seed
@@ -106,65 +106,65 @@ def patch(
     Raises
     ------
     InputError
-        The recordings do not fit the defence, hold nothing new, or there is nothing to replay.
+        The recordings do not fit the defense, hold nothing new, or there is nothing to replay.
     """
     if not (math.isfinite(margin) and 0 <= margin <= 1):
         raise ParameterError(f"the margin is a share from 0 to 1, not {margin}")
-    if not defence.digest:
-        raise InputError("the defence has no file yet: save it, load it, and patch that")
-    old = _old(defence, old_recordings)
+    if not defense.digest:
+        raise InputError("the defense has no file yet: save it, load it, and patch that")
+    old = _old(defense, old_recordings)
     known = {recording.about.model_dump_json() for recording in old.every}
     # A run that is known may have been trained on, or be what old attacks are measured on.
     unknown = [one for one in recordings if one.about.model_dump_json() not in known]
     if recordings and not unknown:
-        raise InputError("the defence knows all of these recordings: there is nothing to learn")
+        raise InputError("the defense knows all of these recordings: there is nothing to learn")
     new = part(unknown)
     for recording in (*old.every, *new.every):
-        _check(defence, recording)
-    form = copy.deepcopy(defence.form).float()
-    learned = Parted(old.to_train + new.to_train, old.to_validate + new.to_validate)
-    even = Parted(_balanced(learned.to_train), _balanced(learned.to_validate))
-    curve = learn(form, defence.about.form, even, epochs=epochs, seed=seed, on_epoch=on_epoch)
+        _check(defense, recording)
+    form = copy.deepcopy(defense.form).float()
+    learned = Split(old.to_train + new.to_train, old.to_validate + new.to_validate)
+    even = Split(_balanced(learned.to_train), _balanced(learned.to_validate))
+    curve = learn(form, defense.about.form, even, epochs=epochs, seed=seed, on_epoch=on_epoch)
     parent = Ancestor(
-        digest=defence.digest, attacks=defence.about.attacks, version=defence.about.version
+        digest=defense.digest, attacks=defense.about.attacks, version=defense.about.version
     )
-    about = defence.about.model_copy(
+    about = defense.about.model_copy(
         update={
-            "attacks": tuple(sorted({*defence.about.attacks, *new.kinds})),
-            "training": training_facts(defence.about.form, epochs=epochs, seed=seed),
+            "attacks": tuple(sorted({*defense.about.attacks, *new.kinds})),
+            "training": training_facts(defense.about.form, epochs=epochs, seed=seed),
             "recordings": digest_of(learned.every),
             "searched": {},  # what was searched was another network
             "version": __version__,
-            "lineage": (*defence.about.lineage, parent),
+            "lineage": (*defense.about.lineage, parent),
         }
     )
     patched = finished(form, about, learned, learned.to_validate, curve=curve)
     rows = [
-        *_compared(defence, patched, old.to_validate, is_old=True),
-        *_compared(defence, patched, new.to_validate, is_old=False),
+        *_compared(defense, patched, old.to_validate, is_old=True),
+        *_compared(defense, patched, new.to_validate, is_old=False),
     ]
     return Patched(patched, rows, margin)
 
 
-def _old(defence: Defence, recordings: Sequence[Recording] | None) -> Parted:
+def _old(defense: Defense, recordings: Sequence[Recording] | None) -> Split:
     """Give what is shown again."""
     if recordings is not None:
-        return part(recordings, defence.about.attacks)
-    if not defence.replay.to_train or not defence.replay.to_validate:
+        return part(recordings, defense.about.attacks)
+    if not defense.replay.to_train or not defense.replay.to_validate:
         raise InputError(
-            "the defence carries no recordings to replay (it was made before there were patches), "
+            "the defense carries no recordings to replay (it was made before there were patches), "
             "and would forget what it knows: give those it was made from (--old-recordings DIR)"
         )
-    return defence.replay
+    return defense.replay
 
 
-def _check(defence: Defence, recording: Recording) -> None:
+def _check(defense: Defense, recording: Recording) -> None:
     layers = list(recording.about.layers)
     # Shapes may differ: a recording has no more than inner products.
-    defence.check_layers(recording.about.layers, any_shape=True)
-    if layers != list(defence.about.layers):
-        raise InputError(f"{recording} has the defence's layers in another order")
-    recording.grams_with(*defence.references)  # or it says what was not recorded
+    defense.check_layers(recording.about.layers, any_shape=True)
+    if layers != list(defense.about.layers):
+        raise InputError(f"{recording} has the defense's layers in another order")
+    recording.grams_with(*defense.references)  # or it says what was not recorded
 
 
 def _balanced(recordings: Sequence[Recording]) -> tuple[Recording, ...]:
@@ -184,7 +184,7 @@ def _balanced(recordings: Sequence[Recording]) -> tuple[Recording, ...]:
 
 
 def _compared(
-    before: Defence, after: Defence, recordings: Sequence[Recording], *, is_old: bool
+    before: Defense, after: Defense, recordings: Sequence[Recording], *, is_old: bool
 ) -> list[Compared]:
     rows = zip(validate(before, recordings), validate(after, recordings), strict=True)
     return [Compared(is_old, one, other) for one, other in rows]

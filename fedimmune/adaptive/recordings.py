@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.files import read_described, write_described
-from fedimmune.untrusted import naming
+from fedimmune.io import naming, read_described, write_described
 
 __all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
 
@@ -42,7 +41,7 @@ class About(BaseModel):
     attackers, clients
         How many.
     run
-        Which repetition; runs are told apart when a defence is trained and validated.
+        Which repetition; runs are told apart when a defense is trained and validated.
     trajectory
         The rule whose global model was followed.
     references
@@ -166,7 +165,7 @@ class Recording:
         InputError
             The file is damaged, or no recording.
         """
-        tensors, description = read_described(path, _FORMAT, made_by="fedimmune record")
+        tensors, description = read_described(path, _FORMAT, made_by="fedimmune rehearse")
         with naming(f"the recording {path}"):
             about = About.model_validate(description.get("about"))
             if set(tensors) != {"grams", "attackers", "median_distances"}:

@@ -1,7 +1,7 @@
-"""Replay: a compact sample of the recordings, which travels in the defence's file.
+"""Replay: a compact sample of the recordings, which travels in the defense's file.
 
 Whoever learns a new attack forgets old ones unless they are shown again. A few hundred rounds are
-enough to show, so every defence carries some of those it was made from. A Gram matrix is kept as
+enough to show, so every defense carries some of those it was made from. A Gram matrix is kept as
 squared lengths, float64, and as cosines, float32: forms read little else of it, and cosines are in
 reach of float32 however long an update is.
 """
@@ -15,10 +15,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedimmune.adaptive.parting import Parted
 from fedimmune.adaptive.recordings import About, Recording
+from fedimmune.adaptive.split import Split
 from fedimmune.errors import InputError
-from fedimmune.untrusted import first_problem
+from fedimmune.io import first_problem
 
 __all__ = ["PREFIX", "pack", "sample", "unpack"]
 
@@ -31,7 +31,7 @@ _TO_TRAIN, _TO_VALIDATE = 240, 120
 _PARTS = ("squares", "cosines", "attackers", "median_distances")
 
 
-def sample(parted: Parted, *, to_train: int = _TO_TRAIN, to_validate: int = _TO_VALIDATE) -> Parted:
+def sample(parted: Split, *, to_train: int = _TO_TRAIN, to_validate: int = _TO_VALIDATE) -> Split:
     """Draw rounds evenly: from every kind of attack, and of each from every rehearsal.
 
     Parameters
@@ -41,11 +41,11 @@ def sample(parted: Parted, *, to_train: int = _TO_TRAIN, to_validate: int = _TO_
     to_train, to_validate
         How many rounds at most.
     """
-    return Parted(_drawn(parted.to_train, to_train), _drawn(parted.to_validate, to_validate))
+    return Split(_drawn(parted.to_train, to_train), _drawn(parted.to_validate, to_validate))
 
 
 def pack(
-    replay: Parted, layers: Mapping[str, tuple[int, ...]]
+    replay: Split, layers: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Give tensors by name, and what they are.
 
@@ -54,7 +54,7 @@ def pack(
     replay
         What is to travel.
     layers
-        The defence's, which need not be said again of each recording.
+        The defense's, which need not be said again of each recording.
     """
     tensors: dict[str, Tensor] = {}
     descriptions = []
@@ -72,7 +72,7 @@ def unpack(
     tensors: Mapping[str, Tensor],
     descriptions: Any,
     layers: Mapping[str, tuple[int, ...]],
-) -> Parted:
+) -> Split:
     """Read what `pack` gave.
 
     Parameters
@@ -80,7 +80,7 @@ def unpack(
     tensors, descriptions
         As they were in the file; they may be anything.
     layers
-        The defence's.
+        The defense's.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def unpack(
             parts[bool(description["apart"])].append(found)
         except (LookupError, TypeError, ValidationError, RuntimeError, InputError) as error:
             raise InputError(f"its replay, recording {number}: {first_problem(error)}") from error
-    return Parted(tuple(parts[0]), tuple(parts[1]))
+    return Split(tuple(parts[0]), tuple(parts[1]))
 
 
 def _name(number: int, what: str) -> str:

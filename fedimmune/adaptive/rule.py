@@ -1,4 +1,4 @@
-"""The rule ``adaptive``: a defence, used."""
+"""The rule ``adaptive``: a defense, used."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fedimmune.adaptive.defence import Defence, Judged
-from fedimmune.adaptive.memory import Case, Memory
-from fedimmune.checks import flag, number
+from fedimmune._layers import Kind, Layer
+from fedimmune.adaptive.defense import Defense, Judged
+from fedimmune.adaptive.reputation import Case, Memory
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import Geometry
-from fedimmune.layers import Kind, Layer
 from fedimmune.results import UNKNOWN, Suspicion
-from fedimmune.rules.base import Basis, ClientWeights, Common, GeometryRule
+from fedimmune.rules.base import ClientWeights, Common, DecisionInputs, GeometryRule
 from fedimmune.updates import ClientId, Updates
+from fedimmune.validation import check_bool, check_float
 
 __all__ = ["Adaptive"]
 
@@ -28,10 +28,10 @@ class Adaptive(GeometryRule):
 
     Parameters
     ----------
-    defence
+    defense
         The file that ``fedimmune train`` wrote.
     memory
-        Whether suspicion adds up over rounds, by client id; by default as the defence has it.
+        Whether suspicion adds up over rounds, by client id; by default as the defense has it.
     clip
         Shorten updates to the median length of the valid clients before they are added up, so that
         no client moves the model farther than an ordinary one, whatever the network says of it.
@@ -39,23 +39,23 @@ class Adaptive(GeometryRule):
         A client whose update is more than this many times as long as the median client's is
         suspected for that reason alone; the network never sees it.
     digest
-        What the defence's file must be, if it matters that it is this one.
+        What the defense's file must be, if it matters that it is this one.
     any_shape
-        Whether the model's layers may have other shapes than those that the defence was trained
+        Whether the model's layers may have other shapes than those that the defense was trained
         for, such as another number of classes. How good it is then has to be measured.
     """
 
     name = "adaptive"
-    summary = "attention that has learned attacks from rehearsals; needs a defence"
+    summary = "attention that has learned attacks from rehearsals; needs a defense"
     paper = "Wan and Chen 2021"
-    places = frozenset({"defence"})  # `digest` says which it is
+    places = frozenset({"defense"})  # `digest` says which it is
     suspects_below = 0.0
     is_translation_equivariant = False
 
     def __init__(
         self,
         *,
-        defence: str | os.PathLike[str] | None = None,
+        defense: str | os.PathLike[str] | None = None,
         memory: bool | None = None,
         clip: bool = True,
         longest: float = 10.0,
@@ -64,33 +64,35 @@ class Adaptive(GeometryRule):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.clip = flag(self.name, "clip", clip)
-        self.longest = number(self.name, "longest", longest, above=1)
-        if defence is None:
+        self.clip = check_bool(self.name, "clip", clip)
+        self.longest = check_float(self.name, "longest", longest, above=1)
+        if defense is None:
             raise ParameterError(
-                "adaptive: give it a defence, the file that `fedimmune train` wrote"
+                "adaptive: give it a defense, the file that `fedimmune train` wrote"
             )
-        self.defence = str(Path(defence))
+        self.defense = str(Path(defense))
         try:
-            self.loaded = Defence.load(defence)
+            self.loaded = Defense.load(defense)
         except InputError as error:
             raise ParameterError(f"adaptive: {error}") from error
         if digest is not None and digest != self.loaded.digest:
             raise ParameterError(
-                f"adaptive: {defence} is another defence ({self.loaded.digest}) than the one that "
+                f"adaptive: {defense} is another defense ({self.loaded.digest}) than the one that "
                 f"was meant ({digest})"
             )
         self.digest = self.loaded.digest
         self.memory = (
-            bool(self.loaded.about.memory) if memory is None else flag(self.name, "memory", memory)
+            bool(self.loaded.about.memory)
+            if memory is None
+            else check_bool(self.name, "memory", memory)
         )
-        self.any_shape = flag(self.name, "any_shape", any_shape)
+        self.any_shape = check_bool(self.name, "any_shape", any_shape)
         self.needs = frozenset(self.loaded.references)
         self.known = self._next = Memory()
-        self._basis: Basis | None = None
+        self._basis: DecisionInputs | None = None
 
     @property
-    def basis(self) -> Basis | None:
+    def basis(self) -> DecisionInputs | None:
         return self._basis
 
     @property
@@ -111,13 +113,13 @@ class Adaptive(GeometryRule):
         return super().measure(updates).of(self.loaded.about.layers)
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
-        """Weigh the clients, given their geometry; layers are in the defence's order.
+        """Weigh the clients, given their geometry; layers are in the defense's order.
 
         Nothing is remembered until `finish` is called.
         """
         if len(geometry.layers) != len(self.loaded.about.layers):
             raise InputError(
-                f"the defence weighs by {len(self.loaded.about.layers)} layers, one Gram matrix "
+                f"the defense weighs by {len(self.loaded.about.layers)} layers, one Gram matrix "
                 f"each, not by {len(geometry.layers)}"
             )
         clients, grams = geometry.clients, geometry.grams(*self.loaded.references)
@@ -143,7 +145,7 @@ class Adaptive(GeometryRule):
         shortened = weights
         if self.clip:
             shortened = weights * (usual / lengths.clamp(min=_LEAST)).clamp(max=1)
-        self._basis = Basis(geometry.only(heard.tolist()), self._evidence(known))
+        self._basis = DecisionInputs(geometry.only(heard.tolist()), self._evidence(known))
         return ClientWeights(weights, scores, shortened, reasons, self._suspicions())
 
     def _evidence(self, clients: Sequence[ClientId]) -> Tensor | None:
@@ -158,7 +160,7 @@ class Adaptive(GeometryRule):
         return {
             client: _suspicion(self.loaded.kinds.names, case, remembers=self.memory)
             for client, case in self._next.cases.items()
-            # Of who is absent the case may be of an earlier defence, which knew other kinds.
+            # Of who is absent the case may be of an earlier defense, which knew other kinds.
             if len(case.evidence) == len(self.loaded.kinds.names)
         }
 

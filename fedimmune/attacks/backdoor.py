@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedimmune.attacks.base import Attack, Context, TriggeredBatch, draw_int
-from fedimmune.checks import finite, share, whole
 from fedimmune.errors import ParameterError
-from fedimmune.tasks import Facts
+from fedimmune.tasks import DataSpec
+from fedimmune.validation import check_finite, check_fraction, check_int
 
 __all__ = ["Backdoor"]
 
@@ -42,11 +42,11 @@ class Backdoor(Attack):
     chance
         Give each sample the pattern with this probability instead, drawn anew for every batch.
     value
-        What the pattern's pixels are set to, as the model takes them: after normalising. By default
+        What the pattern's pixels are set to, as the model takes them: after normalizing. By default
         the channel's highest value.
     drawn_at
         Draw the pattern into a square of this side, and enlarge it to the image by nearest
-        neighbours. By default its pixels are the image's.
+        neighbors. By default its pixels are the image's.
     """
 
     name = "backdoor"
@@ -69,20 +69,20 @@ class Backdoor(Attack):
         value: float | None = None,
         drawn_at: int | None = None,
     ) -> None:
-        self.shift_y = whole(self.name, "shift_y", shift_y, 0)
-        self.shift_x = whole(self.name, "shift_x", shift_x, 0)
-        self.gap = whole(self.name, "gap", gap, 0)
-        self.channel = whole(self.name, "channel", channel, 0)
-        self.target = whole(self.name, "target", target, 0)
-        self.fraction = share(self.name, "fraction", fraction)
-        self.chance = None if chance is None else share(self.name, "chance", chance)
-        self.value = None if value is None else finite(self.name, "value", value)
-        self.drawn_at = None if drawn_at is None else whole(self.name, "drawn_at", drawn_at, 1)
+        self.shift_y = check_int(self.name, "shift_y", shift_y, 0)
+        self.shift_x = check_int(self.name, "shift_x", shift_x, 0)
+        self.gap = check_int(self.name, "gap", gap, 0)
+        self.channel = check_int(self.name, "channel", channel, 0)
+        self.target = check_int(self.name, "target", target, 0)
+        self.fraction = check_fraction(self.name, "fraction", fraction)
+        self.chance = None if chance is None else check_fraction(self.name, "chance", chance)
+        self.value = None if value is None else check_finite(self.name, "value", value)
+        self.drawn_at = None if drawn_at is None else check_int(self.name, "drawn_at", drawn_at, 1)
 
-    def check(self, facts: Facts) -> None:
-        if facts.highest is None:
+    def check(self, spec: DataSpec) -> None:
+        if spec.highest is None:
             raise ParameterError("backdoor: its pattern needs images, which this task has not")
-        channels, *sides = facts.shape
+        channels, *sides = spec.shape
         height, width = sides if self.drawn_at is None else (self.drawn_at, self.drawn_at)
         bottom, right = self.shift_y + 3 + self.gap, self.shift_x + 7 + self.gap
         if bottom > height or right > width:
@@ -95,10 +95,10 @@ class Backdoor(Attack):
             raise ParameterError(
                 f"backdoor: channel is {self.channel}, but images have {channels}, counted from 0"
             )
-        if self.target >= facts.classes:
+        if self.target >= spec.classes:
             raise ParameterError(
                 f"backdoor: target is {self.target}, but the classes run from 0 to "
-                f"{facts.classes - 1}"
+                f"{spec.classes - 1}"
             )
 
     def on_batch(self, inputs: Tensor, labels: Tensor, context: Context) -> tuple[Tensor, Tensor]:
@@ -111,11 +111,11 @@ class Backdoor(Attack):
         labels[chosen] = self.target
         return inputs, labels
 
-    def triggered(self, inputs: Tensor, labels: Tensor, facts: Facts) -> TriggeredBatch | None:
-        marked = self._drawn(inputs.clone(), facts)
+    def triggered(self, inputs: Tensor, labels: Tensor, spec: DataSpec) -> TriggeredBatch | None:
+        marked = self._drawn(inputs.clone(), spec)
         return TriggeredBatch(marked, self.target, labels == self.target)
 
-    def sample_parameters(self, spec: Facts, rng: torch.Generator) -> dict[str, Any]:
+    def sample_parameters(self, spec: DataSpec, rng: torch.Generator) -> dict[str, Any]:
         """Draw a pattern, moved into the image if it would reach beyond; any channel and target."""
         if spec.highest is None:
             return {}  # it does not fit, whatever is drawn
@@ -130,16 +130,16 @@ class Backdoor(Attack):
             "fraction": self._draw("fraction", rng),
         }
 
-    def _drawn(self, images: Tensor, facts: Facts) -> Tensor:
+    def _drawn(self, images: Tensor, spec: DataSpec) -> Tensor:
         """Set the pattern's pixels, in place."""
-        assert facts.highest is not None
-        value = facts.highest[self.channel] if self.value is None else self.value
-        images[:, self.channel, self._pattern(facts).to(images.device)] = value
+        assert spec.highest is not None
+        value = spec.highest[self.channel] if self.value is None else self.value
+        images[:, self.channel, self._pattern(spec).to(images.device)] = value
         return images
 
-    def _pattern(self, facts: Facts) -> Tensor:
+    def _pattern(self, spec: DataSpec) -> Tensor:
         """Say which pixels are the pattern's."""
-        _, height, width = facts.shape
+        _, height, width = spec.shape
         drawn = (height, width) if self.drawn_at is None else (self.drawn_at, self.drawn_at)
         pattern = torch.zeros(drawn, dtype=torch.bool)
         for y in (self.shift_y, self.shift_y + 2 + self.gap):

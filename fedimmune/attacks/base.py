@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedimmune.errors import ParameterError
-from fedimmune.registry import Named
+from fedimmune.registry import Configurable
 from fedimmune.rules.base import Rule
-from fedimmune.tasks import Facts
+from fedimmune.tasks import DataSpec
 from fedimmune.updates import Updates
 
 __all__ = ["Attack", "Context", "Knowledge", "TriggeredBatch"]
@@ -77,7 +77,7 @@ class Context:
         earlier rounds. What the attack does to it changes nothing at the server.
     """
 
-    spec: Facts
+    spec: DataSpec
     round: int
     global_model: Mapping[str, Tensor]
     rng: torch.Generator
@@ -86,7 +86,7 @@ class Context:
     rule: Rule | None = None
 
 
-class Attack(Named, ABC):
+class Attack(Configurable, ABC):
     """What attackers do; all attackers of a scenario do the same.
 
     Parameters are keyword-only and checked at construction; what depends on the data is checked by
@@ -134,7 +134,7 @@ class Attack(Named, ABC):
         found = [what for method, what in _ACTS_ON.items() if cls.overrides(method)]
         return ", ".join(found) or "nothing"
 
-    def check(self, facts: Facts) -> None:
+    def check(self, spec: DataSpec) -> None:
         """Refuse a data set that the attack does not fit.
 
         Raises
@@ -218,14 +218,14 @@ class Attack(Named, ABC):
 
     # ---------------------------------------------------------------- measured and rehearsed
 
-    def triggered(self, inputs: Tensor, labels: Tensor, facts: Facts) -> TriggeredBatch | None:
+    def triggered(self, inputs: Tensor, labels: Tensor, spec: DataSpec) -> TriggeredBatch | None:
         """Return the samples on which the attack's success is measured, out of test samples.
 
         None if the attack has no target and only wants the model to be bad.
         """
         return None
 
-    def sample_parameters(self, spec: Facts, rng: torch.Generator) -> dict[str, Any]:
+    def sample_parameters(self, spec: DataSpec, rng: torch.Generator) -> dict[str, Any]:
         """Draw parameters for a rehearsal, so that a defense learns a family of attacks.
 
         By default every parameter in `ranges` is drawn from its range.

@@ -7,11 +7,11 @@ harm: it is enough that their inner product is negative.
 
 from __future__ import annotations
 
+from fedimmune._layers import Kind
 from fedimmune.attacks.base import Attack, Context
-from fedimmune.checks import number
-from fedimmune.layers import Kind
 from fedimmune.rules.mean import Mean
 from fedimmune.updates import Updates
+from fedimmune.validation import check_float
 
 __all__ = ["InnerProductManipulation"]
 
@@ -41,7 +41,7 @@ class InnerProductManipulation(Attack):
     ranges = {"epsilon": (0.1, 2.0)}
 
     def __init__(self, *, epsilon: float = 0.5) -> None:
-        self.epsilon = number(self.name, "epsilon", epsilon, 0)
+        self.epsilon = check_float(self.name, "epsilon", epsilon, 0)
 
     def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
         honest = visible.only(set(visible.clients) - set(attackers.clients))

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedimmune.attacks.base import Attack, Context, TriggeredBatch
-from fedimmune.checks import choice, whole
 from fedimmune.errors import ParameterError
-from fedimmune.tasks import Facts
+from fedimmune.tasks import DataSpec
+from fedimmune.validation import check_choice, check_int
 
 __all__ = ["LabelFlip"]
 
@@ -58,9 +58,9 @@ class LabelFlip(Attack):
     ) -> None:
         if permutation is not None and kind is None:
             kind = "permutation"
-        self.kind = None if kind is None else choice(self.name, "kind", kind, _KINDS)
-        self.source = None if source is None else whole(self.name, "source", source, 0)
-        self.target = None if target is None else whole(self.name, "target", target, 0)
+        self.kind = None if kind is None else check_choice(self.name, "kind", kind, _KINDS)
+        self.source = None if source is None else check_int(self.name, "source", source, 0)
+        self.target = None if target is None else check_int(self.name, "target", target, 0)
         self.permutation = _permutation(permutation)
         if (self.kind == "permutation") != (self.permutation is not None):
             raise ParameterError(
@@ -70,18 +70,18 @@ class LabelFlip(Attack):
         if self.kind in {"reverse", "permutation"} and target is not None:
             raise ParameterError(f"label-flip: the target follows from kind={self.kind}")
 
-    def check(self, facts: Facts) -> None:
-        source, target = self._pair(facts)
+    def check(self, spec: DataSpec) -> None:
+        source, target = self._pair(spec)
         for name, label in (("source", source), ("target", target)):
-            if label >= facts.classes:
+            if label >= spec.classes:
                 raise ParameterError(
                     f"label-flip: {name} is {label}, but the classes run from 0 to "
-                    f"{facts.classes - 1}"
+                    f"{spec.classes - 1}"
                 )
-        if self.permutation is not None and len(self.permutation) != facts.classes:
+        if self.permutation is not None and len(self.permutation) != spec.classes:
             raise ParameterError(
                 f"label-flip: the permutation has {len(self.permutation)} labels for "
-                f"{facts.classes} classes"
+                f"{spec.classes} classes"
             )
         if source == target:
             raise ParameterError(f"label-flip: class {source} would keep its label")
@@ -89,37 +89,37 @@ class LabelFlip(Attack):
     def on_batch(self, inputs: Tensor, labels: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         return inputs, self._new_labels(context.spec).to(labels.device)[labels]
 
-    def triggered(self, inputs: Tensor, labels: Tensor, facts: Facts) -> TriggeredBatch | None:
-        source, target = self._pair(facts)
+    def triggered(self, inputs: Tensor, labels: Tensor, spec: DataSpec) -> TriggeredBatch | None:
+        source, target = self._pair(spec)
         chosen = inputs[labels == source]
         none_is = torch.zeros(len(chosen), dtype=torch.bool, device=labels.device)
         return TriggeredBatch(chosen, target, none_is)
 
-    def sample_parameters(self, spec: Facts, rng: torch.Generator) -> dict[str, Any]:
+    def sample_parameters(self, spec: DataSpec, rng: torch.Generator) -> dict[str, Any]:
         """Draw a pair of classes."""
         source, target = torch.randperm(spec.classes, generator=rng)[:2].tolist()
         return {"kind": "map", "source": source, "target": target}
 
-    def _pair(self, facts: Facts) -> tuple[int, int]:
-        two = facts.classes == 2
+    def _pair(self, spec: DataSpec) -> tuple[int, int]:
+        two = spec.classes == 2
         source = self.source if self.source is not None else (0 if two else 1)
         if self.kind == "reverse":
-            return source, facts.classes - 1 - source
+            return source, spec.classes - 1 - source
         if self.permutation is not None:
             new = self.permutation[source] if source < len(self.permutation) else source
             return source, new
         if self.target is not None:
             return source, self.target
-        return source, (1 - source if two and source < 2 else min(7, facts.classes - 1))
+        return source, (1 - source if two and source < 2 else min(7, spec.classes - 1))
 
-    def _new_labels(self, facts: Facts) -> Tensor:
-        labels = torch.arange(facts.classes)
+    def _new_labels(self, spec: DataSpec) -> Tensor:
+        labels = torch.arange(spec.classes)
         if self.kind == "reverse":
             return labels.flip(0)
         if self.permutation is not None:
             return torch.tensor(self.permutation)
-        source, target = self._pair(facts)
-        kind = self.kind or ("swap" if facts.classes == 2 else "map")
+        source, target = self._pair(spec)
+        kind = self.kind or ("swap" if spec.classes == 2 else "map")
         labels[source] = target
         if kind == "swap":
             labels[target] = source
@@ -131,7 +131,7 @@ def _permutation(given: Sequence[int] | None) -> tuple[int, ...] | None:
         return None
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ParameterError(f"label-flip: permutation must be a list of labels: {given!r}")
-    labels = tuple(whole("label-flip", "a label of permutation", label, 0) for label in given)
+    labels = tuple(check_int("label-flip", "a label of permutation", label, 0) for label in given)
     if sorted(labels) != list(range(len(labels))):
         raise ParameterError(
             f"label-flip: a permutation names every class from 0 once, as [1, 0, 2] does: {given!r}"

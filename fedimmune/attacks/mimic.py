@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedimmune.attacks.base import Attack, Context
-from fedimmune.checks import choice
 from fedimmune.geometry import measure
 from fedimmune.updates import Updates
+from fedimmune.validation import check_choice
 
 __all__ = ["Mimic"]
 
@@ -37,7 +37,7 @@ class Mimic(Attack):
     advice = "check that nobody else has your data: copies of one client speak with many voices"
 
     def __init__(self, *, whom: str = "first") -> None:
-        self.whom = choice(self.name, "whom", whom, ("first", "farthest"))
+        self.whom = check_choice(self.name, "whom", whom, ("first", "farthest"))
 
     def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
         honest = visible.only(set(visible.clients) - set(attackers.clients))
@@ -51,10 +51,10 @@ class Mimic(Attack):
 def _farthest(gram: Tensor) -> int:
     """Find the row that lies farthest along the principal direction of all rows.
 
-    The centred rows' Gram matrix has the same leading eigenvector as their covariance, up to its
+    The centered rows' Gram matrix has the same leading eigenvector as their covariance, up to its
     sign: rows lie along that direction as its entries say.
     """
-    centred = gram - gram.mean(0)
-    centred = centred - centred.mean(1, keepdim=True)
-    along = torch.linalg.eigh(centred).eigenvectors[:, -1]
+    centered = gram - gram.mean(0)
+    centered = centered - centered.mean(1, keepdim=True)
+    along = torch.linalg.eigh(centered).eigenvectors[:, -1]
     return int(along.abs().argmax())

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from torch import Tensor
 
 from fedimmune.attacks.base import Attack, Context
-from fedimmune.checks import number
 from fedimmune.errors import ParameterError
+from fedimmune.validation import check_float
 
 __all__ = ["SignFlip"]
 
@@ -47,7 +47,7 @@ class SignFlip(Attack):
     ranges = {"scale": (0.5, 2.0)}
 
     def __init__(self, *, scale: float = 1.0, spare: Sequence[str] | None = None) -> None:
-        self.scale = number(self.name, "scale", scale, 0)
+        self.scale = check_float(self.name, "scale", scale, 0)
         if spare is not None and (
             isinstance(spare, str) or not all(isinstance(each, str) for each in spare)
         ):

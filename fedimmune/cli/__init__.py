@@ -4,14 +4,14 @@ Results go to standard output, progress and remarks to standard error. PyTorch i
 commands that need it, so that ``--help`` is quick.
 """
 
-from fedimmune.cli import (  # each adds its commands
+from fedimmune.cli import (
     aggregate,
     data,
     demo,
     inspect,
-    lists,
+    list,
     patch,
-    record,
+    rehearse,
     report,
     simulate,
     train,
@@ -24,10 +24,10 @@ __all__ = [
     "data",
     "demo",
     "inspect",
-    "lists",
+    "list",
     "main",
     "patch",
-    "record",
+    "rehearse",
     "report",
     "simulate",
     "train",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from fedimmune.cli._signals import ANEW, on_stop
+from fedimmune.cli._ui import console, progress, read_setting, remarks, say, shown_here
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import RULES, one_of
 from fedimmune.cli.options import AsJson, Quiet
-from fedimmune.cli.stopping import ANEW, on_stop
-from fedimmune.cli.terminal import console, progress, read_setting, remarks, say, shown_here
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.untrusted import MIB, read_bytes
+from fedimmune.io import MIB, read_bytes
 
 if TYPE_CHECKING:
     from fedimmune.rules import Rule
@@ -69,15 +69,15 @@ def aggregate(
             help="Where foolsgold or adaptive keep what they remember of clients by id.",
         ),
     ] = None,
-    defence: Annotated[
+    defense: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The defence of the rule `adaptive`: `fedimmune train`."),
+        typer.Option(metavar="FILE", help="The defense of the rule `adaptive`: `fedimmune train`."),
     ] = None,
     anchor: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The server's own model (with --updates: its difference), for defences that "
+            help="The server's own model (with --updates: its difference), for defenses that "
             "compare clients with it.",
         ),
     ] = None,
@@ -92,8 +92,8 @@ def aggregate(
     rejected by name and the rest is aggregated. The output is replaced whole or not at all.
     """
     parameters = dict(_setting(rule, text) for text in settings or [])
-    if defence is not None:
-        parameters["defence"] = str(defence)
+    if defense is not None:
+        parameters["defense"] = str(defense)
     made = _make(rule, parameters, with_history=history is not None)
     _check_told(made, files, samples)
     if global_model is None and not updates:
@@ -101,7 +101,7 @@ def aggregate(
             "client models need the global model that they started from: give --global FILE, "
             "or --updates where the files hold differences"
         )
-    from fedimmune.on_disk import aggregate_files
+    from fedimmune.aggregation import aggregate_files
 
     notes = remarks(quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 
 from fedimmune import __version__
+from fedimmune.cli._signals import heeding_signals, is_stop, say_stopped
 from fedimmune.cli.help import ENDING, Command, Group, examples, panel_of
-from fedimmune.cli.stopping import heeding_signals, is_stop, say_stopped
 from fedimmune.errors import FedimmuneError, ParameterError
-from fedimmune.untrusted import printable
+from fedimmune.io import printable
 
 __all__ = ["app", "command", "main"]
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Panels and colours are for people. Rich's own markup would take [default: …] for a style.
+    # Panels and colors are for people. Rich's own markup would take [default: …] for a style.
     rich_markup_mode="markdown" if Console().is_terminal else None,
 )
 

@@ -9,11 +9,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedimmune.cli._signals import on_stop
+from fedimmune.cli._ui import console, read_setting, remarks, say
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import TASKS, one_of
 from fedimmune.cli.options import AsJson, DataFolder, Quiet
-from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, read_setting, remarks, say
 
 if TYPE_CHECKING:
     from fedimmune.tasks import Data, Samples
@@ -44,7 +44,7 @@ def data(
     """
     from fedimmune import tasks
     from fedimmune.tasks import data_folder, load_data
-    from fedimmune.tasks.progress import unwatched
+    from fedimmune.tasks.archives import unwatched
 
     made = tasks.get(task, **dict(read_setting(text) for text in settings or []))
     folder = data_folder(place)

@@ -14,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.table import Table
 from rich.text import Text
 
+from fedimmune.cli._signals import on_stop
+from fedimmune.cli._ui import console, progress, remarks, say, shown_here
 from fedimmune.cli.app import command
 from fedimmune.cli.options import AsJson, Quiet
-from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, progress, remarks, say, shown_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedimmune.demo import Demo, Outcome
-    from fedimmune.records import RoundRecord
+    from fedimmune.runs.records import RoundRecord
 
 __all__ = ["demo"]
 
@@ -50,7 +50,7 @@ def demo(
 ) -> None:
     """The whole story on bundled data, in minutes: rehearse, learn, be attacked, compare.
 
-    Ten clients learn handwritten digits; four of them plant a backdoor. A defence is trained on
+    Ten clients learn handwritten digits; four of them plant a backdoor. A defense is trained on
     rehearsals on the server's own data, and the same federation is played under five rules.
     """
     from fedimmune.demo import RULES, Demo, in_words, outcome_of
@@ -67,8 +67,8 @@ def demo(
     with shown_here(), on_stop(stopped), _Steps(notes) as steps:
         if not played.rehearse(steps.begin("rehearsing attacks on the server's data")):
             reused.append("the rehearsals")
-        if not played.learn(steps.begin("training the defence on them")):
-            reused.append("the defence")
+        if not played.learn(steps.begin("training the defense on them")):
+            reused.append("the defense")
         known = [rule for rule in RULES if played.is_played(rule)]
         outcomes = {rule: outcome_of(rule, _play(played, rule, steps)) for rule in RULES}
         if known:

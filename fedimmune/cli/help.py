@@ -34,7 +34,7 @@ Exit codes:
   143  stopped by SIGTERM: the same; 129 by SIGHUP
 
 Results go to standard output, progress and remarks to standard error.
-NO_COLOR=1 turns colours off. FEDIMMUNE_DATA names the folder of data sets.
+NO_COLOR=1 turns colors off. FEDIMMUNE_DATA names the folder of data sets.
 Documentation: README.md and docs/; of this program docs/command-line.md
 """
 

@@ -1,4 +1,4 @@
-"""``fedimmune patch``: a defence learns a new attack, and keeps the old ones."""
+"""``fedimmune patch``: a defense learns a new attack, and keeps the old ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from fedimmune.cli._progress import showing_epochs
+from fedimmune.cli._signals import ANEW, on_stop
+from fedimmune.cli._ui import console, remarks, say
 from fedimmune.cli.app import command
-from fedimmune.cli.epochs import showing_epochs
 from fedimmune.cli.options import AsJson, Quiet
-from fedimmune.cli.stopping import ANEW, on_stop
-from fedimmune.cli.terminal import console, remarks, say
 from fedimmune.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ __all__ = ["patch"]
 
 
 @command(
-    "fedimmune patch digits.defence --with new-recordings -o digits-2.defence",
-    "fedimmune patch digits.defence --with new -o digits-2.defence --margin 5",
-    "fedimmune patch old.defence --old-recordings old --with new -o new.defence",
+    "fedimmune patch digits.defense --with new-recordings -o digits-2.defense",
+    "fedimmune patch digits.defense --with new -o digits-2.defense --margin 5",
+    "fedimmune patch old.defense --old-recordings old --with new -o new.defense",
 )
 def patch(
-    defence: Annotated[Path, typer.Argument(hidden=True)],
+    defense: Annotated[Path, typer.Argument(hidden=True)],
     recordings: Annotated[
         list[Path],
         typer.Option(
@@ -38,14 +38,14 @@ def patch(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the new defence goes.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the new defense goes.")
     ],
     old_recordings: Annotated[
         list[Path] | None,
         typer.Option(
             "--old-recordings",
             metavar="DIR",
-            help="What DEFENCE was made from. Repeatable. [default: the sample in its file]",
+            help="What DEFENSE was made from. Repeatable. [default: the sample in its file]",
         ),
     ] = None,
     margin: Annotated[
@@ -55,31 +55,31 @@ def patch(
         ),
     ] = 2.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Write the new defence even if one got worse.")
+        bool, typer.Option("--force", help="Write the new defense even if one got worse.")
     ] = False,
     epochs: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a defence on with a new attack, without forgetting the old ones.
+    """Train a defense on with a new attack, without forgetting the old ones.
 
-    DEFENCE is a file that `fedimmune train` or `patch` wrote; it is left as it is. Old attacks are
+    DEFENSE is a file that `fedimmune train` or `patch` wrote; it is left as it is. Old attacks are
     replayed from a sample that travels in it. Where attackers of an old one now get more weight, or
     fewer honest clients are kept, nothing is written. FILE.curve.csv has the learning curve.
     """
-    from fedimmune.adaptive.defence import Defence
+    from fedimmune.adaptive.defense import Defense
     from fedimmune.adaptive.patching import patch as carry_out
     from fedimmune.adaptive.recordings import read_recordings
-    from fedimmune.files import writable
+    from fedimmune.io import writable
 
-    if writable(output) == defence.resolve():
+    if writable(output) == defense.resolve():
         raise ParameterError(
-            f"{output} is the defence to be patched: give another name, to keep both"
+            f"{output} is the defense to be patched: give another name, to keep both"
         )
     notes = remarks(quiet=quiet)
     with on_stop(ANEW), showing_epochs(notes, epochs) as tell:
-        parent = Defence.load(defence)
+        parent = Defense.load(defense)
         found = read_recordings(recordings)
         old = None if old_recordings is None else read_recordings(old_recordings)
         patched = carry_out(
@@ -93,7 +93,7 @@ def patch(
         )
         is_written = force or not patched.worse
         if is_written:
-            patched.defence.save(output)
+            patched.defense.save(output)
     if as_json:
         facts = {"output": str(output), "written": is_written, **_facts(patched)}
         typer.echo(json.dumps(facts, indent=2))
@@ -101,14 +101,14 @@ def patch(
         console().print(_table(patched))
     if not is_written:
         raise InputError(_refusal(patched, output))
-    best = min(patched.defence.curve, key=lambda epoch: epoch.validation)
+    best = min(patched.defense.curve, key=lambda epoch: epoch.validation)
     forced = f"; {_worst(patched)}" if patched.worse else ""
     wrote = f"wrote {output} (epoch {best.number} of {epochs}), which knows {_known(patched)}"
     say(notes, wrote + forced)
 
 
 def _known(patched: Patched) -> str:
-    return ", ".join(patched.defence.about.attacks) or "no attack"
+    return ", ".join(patched.defense.about.attacks) or "no attack"
 
 
 def _refusal(patched: Patched, output: Path) -> str:
@@ -137,8 +137,8 @@ def _facts(patched: Patched) -> dict[str, Any]:
         {"old": row.is_old, "worse": row in worse, "before": row.before, "after": row.after}
         for row in patched.rows
     ]
-    about = patched.defence.about.model_dump(mode="json")
-    return {"margin": patched.margin, "attacks": rows, "defence": about}
+    about = patched.defense.about.model_dump(mode="json")
+    return {"margin": patched.margin, "attacks": rows, "defense": about}
 
 
 def _table(patched: Patched) -> Table:

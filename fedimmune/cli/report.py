@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from fedimmune.cli._signals import ANEW, on_stop
+from fedimmune.cli._ui import remarks, say
 from fedimmune.cli.app import command
 from fedimmune.cli.options import AsJson, Quiet
-from fedimmune.cli.stopping import ANEW, on_stop
-from fedimmune.cli.terminal import remarks, say
 
 __all__ = ["report"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedimmune.errors import InputError
 
 if TYPE_CHECKING:
-    from fedimmune.records import RoundRecord
+    from fedimmune.runs.records import RoundRecord
 
 __all__ = ["scalars"]
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedimmune.cli._signals import on_stop
+from fedimmune.cli._ui import console, in_ascii, read_setting, remarks, say, shown_here
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, RULES, TASKS, one_of
 from fedimmune.cli.options import DataFolder, Quiet
-from fedimmune.cli.stopping import on_stop
-from fedimmune.cli.terminal import console, in_ascii, read_setting, remarks, say, shown_here
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
-    from fedimmune.federation import Scenario
-    from fedimmune.runs import RunFolder
+    from fedimmune.runs.folder import RunFolder
+    from fedimmune.simulation import Scenario
 
 __all__ = ["simulate"]
 
 
 @command(
     "fedimmune simulate --rule median --attack backdoor --attackers 4",
-    "fedimmune simulate --rule adaptive --defence digits.defence --attack backdoor",
+    "fedimmune simulate --rule adaptive --defense digits.defense --attack backdoor",
     "fedimmune simulate --task mnist --rule krum --attack backdoor --attackers 3 \\",
     "    --set attack.shift_x=20 --workers 2",
     "fedimmune simulate scenario.toml --seed 2 --quiet",
@@ -45,9 +45,9 @@ def simulate(
             autocompletion=one_of(RULES),
         ),
     ] = None,
-    defence: Annotated[
+    defense: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The defence of the rule `adaptive`: `fedimmune train`."),
+        typer.Option(metavar="FILE", help="The defense of the rule `adaptive`: `fedimmune train`."),
     ] = None,
     attack: Annotated[
         str | None,
@@ -75,7 +75,7 @@ def simulate(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Any field, such as attack.shift_x=20, optimiser.lr=0.05, partition.name=iid, "
+            help="Any field, such as attack.shift_x=20, optimizer.lr=0.05, partition.name=iid, "
             "participation=0.5, device=cuda. Repeatable.",
         ),
     ] = None,
@@ -120,7 +120,7 @@ def simulate(
     named = {
         "task": task,
         "rule": rule,
-        "rule.defence": defence,
+        "rule.defense": defense,
         "attack": attack,
         "attackers": attackers,
         "clients": clients,
@@ -139,11 +139,11 @@ def simulate(
     if attackers and not scenario.attackers:
         say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")
 
-    from fedimmune.cli.display import Display
+    from fedimmune.cli._progress import Display
     from fedimmune.cli.scalars import scalars
-    from fedimmune.federation import run_folder
-    from fedimmune.federation import simulate as play
-    from fedimmune.tasks.progress import unwatched
+    from fedimmune.simulation import run_folder
+    from fedimmune.simulation import simulate as play
+    from fedimmune.tasks.archives import unwatched
 
     folder = run_folder(scenario, runs)
     with ExitStack() as stack:
@@ -196,8 +196,8 @@ def _kept(folder: RunFolder, shown: int, *, force: bool) -> str:
 def _scenario(
     file: Path | None, changes: dict[str, Any], protocol: str, *, trust_code: bool
 ) -> Scenario:
-    from fedimmune.federation.protocols import with_protocol
-    from fedimmune.federation.scenario import Scenario, changed
+    from fedimmune.simulation.protocols import with_protocol
+    from fedimmune.simulation.scenario import Scenario, changed
 
     if file is None:
         return Scenario(**with_protocol(protocol, changed({}, changes)))

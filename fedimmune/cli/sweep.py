@@ -1,4 +1,4 @@
-"""``fedimmune train --sweep``: many defences, and the one that tells attackers best."""
+"""``fedimmune train --sweep``: many defenses, and the one that tells attackers best."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedimmune.cli.defence_tables import share
-from fedimmune.cli.epochs import showing_epochs
-from fedimmune.cli.stopping import ANEW
-from fedimmune.cli.terminal import counter, read_setting, say
+from fedimmune.cli._progress import showing_epochs
+from fedimmune.cli._signals import ANEW
+from fedimmune.cli._ui import counter, read_setting, say, share
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedimmune.adaptive.defence import Defence
-    from fedimmune.adaptive.outcomes import Outcome
+    from fedimmune.adaptive.defense import Defense
     from fedimmune.adaptive.recordings import Recording
-    from fedimmune.adaptive.sweeping import Course, Search
+    from fedimmune.adaptive.sweep import Course, Outcome, Search
 
 __all__ = ["Sweep", "read_grid", "searched_table"]
 
 
 class Sweep:
-    """Searches settings and trains the best; what is found meanwhile is kept beside the defence.
+    """Searches settings and trains the best; what is found meanwhile is kept beside the defense.
 
     Parameters
     ----------
     grid
         As `--grid` was given; empty for the usual one.
     output
-        Where the defence goes.
+        Where the defense goes.
     files
         Where the recordings are, for worker processes to read.
     workers
-        How many processes, each training one defence at a time; by default one a core.
+        How many processes, each training one defense at a time; by default one a core.
     notes
         Where progress goes.
     """
@@ -51,9 +49,8 @@ class Sweep:
         workers: int | None,
         notes: Console,
     ) -> None:
-        from fedimmune.adaptive.outcomes import OutcomeFile
-        from fedimmune.adaptive.sweeping import GRID
-        from fedimmune.files import writable
+        from fedimmune.adaptive.sweep import GRID, OutcomeFile
+        from fedimmune.io import writable
 
         self._grid = read_grid(grid) or GRID
         self._file = OutcomeFile(f"{output}.sweep.jsonl")
@@ -62,7 +59,7 @@ class Sweep:
         self._files, self._workers, self._notes = files, workers, notes
         self._search: Search | None = None
 
-    def train(self, recordings: Sequence[Recording], course: Course) -> Defence:
+    def train(self, recordings: Sequence[Recording], course: Course) -> Defense:
         """Search, draw the heat map, and train the best once more: the same bits, for it is seeded.
 
         Parameters
@@ -72,20 +69,19 @@ class Sweep:
         course
             What all points have in common.
         """
-        from fedimmune.adaptive.outcomes import described_search
-        from fedimmune.adaptive.sweeping import Search
+        from fedimmune.adaptive.sweep import Search, described_search
+        from fedimmune.kernels import num_threads
         from fedimmune.report.charts import save, sweep_map
-        from fedimmune.threads import computing_with
 
-        with computing_with(1):  # as worker processes do
+        with num_threads(1):  # as worker processes do
             self._search = Search(recordings, course, self._grid, self._file)
             outcomes = self._carried_out(self._search, recordings, course)
             searched = described_search(self._grid, outcomes)
             save(sweep_map(searched), self.picture.with_suffix(""), ["svg"])
             with showing_epochs(self._notes, course.epochs) as tell:
-                defence = course.train(recordings, searched["best"], tell)
-        defence.about = defence.about.model_copy(update={"searched": searched})
-        return defence
+                defense = course.train(recordings, searched["best"], tell)
+        defense.about = defense.about.model_copy(update={"searched": searched})
+        return defense
 
     def kept(self) -> str:
         """What there is, should it end now."""
@@ -98,8 +94,8 @@ class Sweep:
         self, search: Search, recordings: Sequence[Recording], course: Course
     ) -> list[Outcome]:
         from fedimmune.adaptive.recordings import digest_of
-        from fedimmune.adaptive.sweeping import Bench, InTurn, bench_for
-        from fedimmune.federation.pool import Pool, usable_cores
+        from fedimmune.adaptive.sweep import Bench, InTurn, bench_for
+        from fedimmune.simulation.workers import Pool, usable_cores
 
         before, total = search.done, len(search.points)
         if before:
@@ -144,7 +140,7 @@ def read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def searched_table(searched: Mapping[str, Any]) -> Table:
-    """Show what a defence's settings were chosen from, the choice marked."""
+    """Show what a defense's settings were chosen from, the choice marked."""
     names = list(searched["grid"])
     table = Table(title="Settings searched, on rehearsals kept apart", title_justify="left")
     for heading in (

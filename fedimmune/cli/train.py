@@ -1,4 +1,4 @@
-"""``fedimmune train``: recordings into a defence."""
+"""``fedimmune train``: recordings into a defense."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ from typing import Annotated
 
 import typer
 
+from fedimmune.cli._progress import showing_epochs
+from fedimmune.cli._signals import ANEW, on_stop
+from fedimmune.cli._ui import (
+    console,
+    in_ascii,
+    promises_table,
+    read_setting,
+    remarks,
+    say,
+    validation_table,
+)
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, FORMS, listed, one_of
-from fedimmune.cli.defence_tables import promises_table, validation_table
-from fedimmune.cli.epochs import showing_epochs
 from fedimmune.cli.options import AsJson, Quiet
-from fedimmune.cli.stopping import ANEW, on_stop
 from fedimmune.cli.sweep import Sweep, searched_table
-from fedimmune.cli.terminal import console, in_ascii, read_setting, remarks, say
 
 __all__ = ["train"]
 
 
 @command(
-    "fedimmune train recordings -o digits.defence",
-    "fedimmune train recordings -o digits.defence --attacks backdoor --epochs 200",
-    "fedimmune train recordings -o paper.defence --form paper --preset authors",
-    "fedimmune train recordings -o digits.defence --sweep --epochs 100",
-    "fedimmune train recordings -o best.defence --grid c=5,10 --grid eps=0,0.5",
+    "fedimmune train recordings -o digits.defense",
+    "fedimmune train recordings -o digits.defense --attacks backdoor --epochs 200",
+    "fedimmune train recordings -o paper.defense --form paper --preset authors",
+    "fedimmune train recordings -o digits.defense --sweep --epochs 100",
+    "fedimmune train recordings -o best.defense --grid c=5,10 --grid eps=0,0.5",
 )
 def train(
     recordings: Annotated[list[Path], typer.Argument(hidden=True)],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the defence goes.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the defense goes.")
     ],
     form: Annotated[
         str,
@@ -70,7 +77,7 @@ def train(
         typer.Option(
             "--sweep",
             help="Train with each of many settings, c and eps unless --grid says otherwise, and "
-            "write the defence that is most often right about who attacks.",
+            "write the defense that is most often right about who attacks.",
         ),
     ] = False,
     grid: Annotated[
@@ -83,21 +90,21 @@ def train(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Defences that --sweep trains at a time. [default: one a core]"),
+        typer.Option(min=1, help="Defenses that --sweep trains at a time. [default: one a core]"),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a defence on recordings: run after run but the last, which validates it.
+    """Train a defense on recordings: run after run but the last, which validates it.
 
-    RECORDINGS are folders or files that `fedimmune record` wrote. The best validation epoch is
+    RECORDINGS are folders or files that `fedimmune rehearse` wrote. The best validation epoch is
     kept. Beside FILE, FILE.curve.csv has the learning curve; of a search, FILE.sweep.svg has a heat
     map and FILE.sweep.jsonl what is known of each point, which is not trained for again.
     """
     from fedimmune.adaptive.recordings import read_recordings
-    from fedimmune.adaptive.sweeping import Course
+    from fedimmune.adaptive.sweep import Course
     from fedimmune.attacks import resolve
-    from fedimmune.files import writable
+    from fedimmune.io import writable
 
     writable(output)
     notes = remarks(quiet=quiet)
@@ -114,19 +121,19 @@ def train(
     with on_stop(ANEW if searching is None else searching.kept):
         found = read_recordings(recordings)
         if searching is not None:
-            defence = searching.train(found, course)
+            defense = searching.train(found, course)
         else:
             with showing_epochs(notes, epochs) as tell:
-                defence = course.train(found, {}, tell)
-        defence.save(output)
+                defense = course.train(found, {}, tell)
+        defense.save(output)
     if as_json:
-        typer.echo(in_ascii(defence.about.model_dump_json(indent=2)))
+        typer.echo(in_ascii(defense.about.model_dump_json(indent=2)))
         return
     if searching is not None:
-        console().print(searched_table(defence.about.searched))
-    console().print(validation_table(defence.about.validation))
-    console().print(promises_table(defence.about.validation))
-    best = min(defence.curve, key=lambda epoch: epoch.validation)
-    say(notes, f"wrote {output} (epoch {best.number} of {len(defence.curve)})")
+        console().print(searched_table(defense.about.searched))
+    console().print(validation_table(defense.about.validation))
+    console().print(promises_table(defense.about.validation))
+    best = min(defense.curve, key=lambda epoch: epoch.validation)
+    say(notes, f"wrote {output} (epoch {best.number} of {len(defense.curve)})")
     if searching is not None:
         say(notes, f"wrote {searching.picture}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedimmune.checks import whole
+from fedimmune.validation import check_int
 
 __all__ = ["Anchor", "anchor_for"]
 
@@ -47,7 +47,7 @@ def anchor_for(
     >>> list(update)
     ['weight', 'bias']
     """
-    whole("anchor_for", "epochs", epochs, 1)
+    check_int("anchor_for", "epochs", epochs, 1)
 
     def train(start: dict[str, Tensor]) -> dict[str, Tensor]:
         # Copies, because training writes: the federation's model stays as it is.

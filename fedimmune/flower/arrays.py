@@ -17,9 +17,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedimmune._inputs import global_tensors
+from fedimmune._layers import layers_of, mismatch, shown
 from fedimmune.errors import InputError
-from fedimmune.intake import global_tensors
-from fedimmune.layers import layers_of, mismatch, shown
 
 __all__ = ["array_of", "model_of", "record_of", "values_of"]
 

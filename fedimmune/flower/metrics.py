@@ -11,10 +11,10 @@ from typing import Any
 
 from flwr.app import Message, MetricRecord, RecordDict
 
+from fedimmune._layers import shown
 from fedimmune.errors import InputError
-from fedimmune.layers import shown
-from fedimmune.records import RoundRecord
 from fedimmune.results import ACCUSING, Verdict
+from fedimmune.runs.records import RoundRecord
 
 __all__ = [
     "MetricsFunction",

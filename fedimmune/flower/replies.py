@@ -18,11 +18,11 @@ from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedimmune._layers import shown
 from fedimmune.errors import InputError
 from fedimmune.flower.arrays import values_of
 from fedimmune.flower.messages import UNREADABLE
 from fedimmune.flower.metrics import check_metrics, odd_metrics
-from fedimmune.layers import shown
 from fedimmune.updates import Updates
 
 __all__ = ["OpenRound", "Replies", "one_line"]

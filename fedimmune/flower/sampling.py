@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 
 from flwr.serverapp import Grid
 
-from fedimmune.checks import whole
 from fedimmune.errors import ParameterError
+from fedimmune.validation import check_int
 
 __all__ = ["Exclusion", "draw", "wait_for_nodes"]
 
@@ -68,8 +68,8 @@ class Exclusion:
     """
 
     def __init__(self, often: int, rounds: int) -> None:
-        self.often = whole("exclude", "the first number", often, 1)
-        self.rounds = whole("exclude", "the second number", rounds, 1)
+        self.often = check_int("exclude", "the first number", often, 1)
+        self.rounds = check_int("exclude", "the second number", rounds, 1)
         if self.often > self.rounds:
             raise ParameterError(
                 f"exclude: nobody can be suspected in {often} of the last {rounds} rounds; give "

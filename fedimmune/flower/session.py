@@ -20,14 +20,14 @@ from torch import Tensor
 
 from fedimmune.aggregation import Outcome
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.files import write_text_atomically
 from fedimmune.flower.arrays import record_of
 from fedimmune.flower.replies import Replies, one_line
 from fedimmune.flower.sampling import Exclusion
-from fedimmune.records import RoundRecord, Seconds
+from fedimmune.io import write_text_atomically
 from fedimmune.results import ClientResult, Notice, Verdict
 from fedimmune.rules import Rule
-from fedimmune.runs import Checkpoint, RunFolder, finish_round
+from fedimmune.runs.folder import Checkpoint, RunFolder, finish_round
+from fedimmune.runs.records import RoundRecord, Seconds
 from fedimmune.updates import Updates
 
 __all__ = ["EvaluateFunction", "Session", "table_of"]

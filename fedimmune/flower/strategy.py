@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from fedimmune import rules
+from fedimmune._layers import Kind, layers_of
 from fedimmune.aggregation import aggregate_safely
-from fedimmune.checks import flag, number, whole
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.flower.anchor import Anchor
 from fedimmune.flower.arrays import model_of, record_of
@@ -25,11 +25,11 @@ from fedimmune.flower.metrics import MetricsFunction, figures_of, heard, median_
 from fedimmune.flower.replies import OpenRound, Replies
 from fedimmune.flower.sampling import Exclusion, draw, wait_for_nodes
 from fedimmune.flower.session import EvaluateFunction, Session
-from fedimmune.layers import Kind, layers_of
-from fedimmune.records import RoundRecord, Seconds
+from fedimmune.kernels import num_threads
 from fedimmune.rules import Rule, find
-from fedimmune.threads import computing_with
+from fedimmune.runs.records import RoundRecord, Seconds
 from fedimmune.updates import Updates
+from fedimmune.validation import check_bool, check_float, check_int
 
 __all__ = ["RobustStrategy"]
 
@@ -47,12 +47,12 @@ class RobustStrategy(FedAvg):
     ----------
     rule
         Name of a rule (``fedimmune rules`` lists them), or a rule.
-    defence
-        The file of a defence, for the rule ``adaptive`` (Wan and Chen, 2021).
+    defense
+        The file of a defense, for the rule ``adaptive`` (Wan and Chen, 2021).
     rule_parameters
         The rule's other parameters, such as ``{"attackers": 3}``.
     anchor
-        Takes the global model and returns the server's own update, for defences that compare
+        Takes the global model and returns the server's own update, for defenses that compare
         clients with it. `anchor_for` makes one.
     runs, name
         Folder of runs, and this run's own in it. Every round is written there: verdicts, the model,
@@ -96,7 +96,7 @@ class RobustStrategy(FedAvg):
     --------
     ::
 
-        strategy = RobustStrategy(rule="adaptive", defence="mnist.defence", runs="runs", name="a")
+        strategy = RobustStrategy(rule="adaptive", defense="mnist.defense", runs="runs", name="a")
         result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=20)
     """
 
@@ -104,7 +104,7 @@ class RobustStrategy(FedAvg):
         self,
         *,
         rule: str | Rule = "median",
-        defence: str | os.PathLike[str] | None = None,
+        defense: str | os.PathLike[str] | None = None,
         rule_parameters: Mapping[str, Any] | None = None,
         anchor: Anchor | None = None,
         runs: str | os.PathLike[str] | None = None,
@@ -140,19 +140,19 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or median_metrics,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or median_metrics,
         )
-        self.tell_clients = flag(_OWNER, "tell_clients", tell_clients)
-        self.timeout = number(_OWNER, "timeout", timeout, above=0)
-        self.threads = whole(_OWNER, "threads", threads, 1)
+        self.tell_clients = check_bool(_OWNER, "tell_clients", tell_clients)
+        self.timeout = check_float(_OWNER, "timeout", timeout, above=0)
+        self.threads = check_int(_OWNER, "threads", threads, 1)
         self.min_replies = min_replies
         if min_replies is not None:
-            self.min_replies = whole(_OWNER, "min_replies", min_replies, 1)
-        self.believe_samples = flag(_OWNER, "believe_samples", believe_samples)
-        self.most_samples = whole(_OWNER, "most_samples", most_samples, 1)
-        self.rule = _rule_of(rule, defence, rule_parameters, believe_samples)
+            self.min_replies = check_int(_OWNER, "min_replies", min_replies, 1)
+        self.believe_samples = check_bool(_OWNER, "believe_samples", believe_samples)
+        self.most_samples = check_int(_OWNER, "most_samples", most_samples, 1)
+        self.rule = _rule_of(rule, defense, rule_parameters, believe_samples)
         self.rule.check_needs({"anchor"})
         if "anchor" in self.rule.needs and anchor is None:
             raise ParameterError(
-                f"{_OWNER}: this defence compares clients with the server's own update: give "
+                f"{_OWNER}: this defense compares clients with the server's own update: give "
                 "anchor=, which anchor_for makes of a model and a few samples"
             )
         self.anchor = anchor if "anchor" in self.rule.needs else None
@@ -296,7 +296,7 @@ class RobustStrategy(FedAvg):
                 "configure_train before it, once a round"
             )
         began = time.perf_counter()
-        with computing_with(self.threads):
+        with num_threads(self.threads):
             key = self.weighted_by_key if self.believe_samples else None
             found = Replies(opened, key, self.most_samples)
             found.sort(replies, began - opened.began)
@@ -340,7 +340,7 @@ class RobustStrategy(FedAvg):
 
     def _model(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """Read the global model, which has to be complete and finite."""
-        with computing_with(self.threads):
+        with num_threads(self.threads):
             return model_of(arrays)
 
     def _draw(self, grid: Grid, number: int, fraction: float, least: int) -> list[int]:
@@ -360,20 +360,20 @@ class RobustStrategy(FedAvg):
 
 def _rule_of(
     rule: str | Rule,
-    defence: str | os.PathLike[str] | None,
+    defense: str | os.PathLike[str] | None,
     parameters: Mapping[str, Any] | None,
     believes_samples: bool,
 ) -> Rule:
     """Make a rule, or take one that is made; it uses sample counts if they are believed."""
     if isinstance(rule, Rule):
-        if defence is not None or parameters:
+        if defense is not None or parameters:
             raise ParameterError(
                 f"{rule.name} is made already and takes no more parameters: give its name instead"
             )
         return rule
     given = dict(parameters or {})
-    if defence is not None:
-        given["defence"] = defence
+    if defense is not None:
+        given["defense"] = defense
     if believes_samples and "by_samples" in find(rule).parameters():
         given.setdefault("by_samples", True)
     return rules.get(rule, **given)

@@ -16,11 +16,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from fedimmune.adaptive.outcomes import Outcome, best_of
-from fedimmune.files import write_bytes_atomically
+from fedimmune.adaptive.sweep import Outcome, best_of
+from fedimmune.io import printable, write_bytes_atomically
 from fedimmune.report.summary import LONGEST_ID, counted, listed, percent, shortened, written
-from fedimmune.results_table import ORACLE, Results, attackers_in, rows_of
-from fedimmune.untrusted import printable
+from fedimmune.runs.results import ORACLE, Results, attackers_in, rows_of
 from fedimmune.verdicts import UNKNOWN
 
 __all__ = ["Figure", "rule_styles", "save", "theme"]
@@ -563,7 +562,7 @@ def sweep_map(searched: Mapping[str, Any]) -> Figure:
     Parameters
     ----------
     searched
-        As a defense keeps it, see `fedimmune.adaptive.outcomes.described_search`.
+        As a defense keeps it, see `fedimmune.adaptive.sweep.described_search`.
     """
     outcomes = [Outcome.model_validate(point) for point in searched["points"]]
     grid: Mapping[str, Sequence[Any]] = searched["grid"]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.facts import facts_of
 from fedimmune.errors import FedimmuneError
+from fedimmune.io import MIB, read_bytes
 from fedimmune.report.charts import Figure, learning_curve
 from fedimmune.report.summary import Cell, Heading, Table, percent
-from fedimmune.results_table import Results, component
-from fedimmune.untrusted import MIB, read_bytes
+from fedimmune.runs.results import Results, component
 
 __all__ = ["DefenseShown", "defenses_of"]
 
@@ -61,8 +61,8 @@ def defenses_of(results: Results) -> list[DefenseShown]:
     wanted: dict[tuple[str, str], None] = {}
     for scenario in results.scenarios.values():
         _, parameters = component(scenario, "rule")
-        if parameters.get("defence"):
-            wanted[str(parameters["defence"]), str(parameters.get("digest", ""))] = None
+        if parameters.get("defense"):
+            wanted[str(parameters["defense"]), str(parameters.get("digest", ""))] = None
     truth = bool(results.runs["knows_truth"].any())
     return [_shown(Path(file), digest, truth=truth) for file, digest in wanted]
 
@@ -70,12 +70,12 @@ def defenses_of(results: Results) -> list[DefenseShown]:
 def _shown(file: Path, digest: str, *, truth: bool) -> DefenseShown:
     facts = [("file", str(file))] + ([("digest", digest)] if digest else [])
     try:
-        loaded = Defence.load(file)
+        loaded = Defense.load(file)
     except (FedimmuneError, OSError) as error:
         problem = f"It cannot be shown: {error}. It was there when the run was made."
         return DefenseShown(file.name, [problem], facts)
     if digest and loaded.digest != digest:
-        problem = f"It cannot be shown: {file} is now another defence ({loaded.digest})."
+        problem = f"It cannot be shown: {file} is now another defense ({loaded.digest})."
         return DefenseShown(file.name, [problem], facts)
     facts += facts_of(loaded.about)
     curve, problems = _curve(file)

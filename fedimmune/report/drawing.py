@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedimmune.errors import InputError
-from fedimmune.files import write_bytes_atomically
+from fedimmune.io import write_bytes_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

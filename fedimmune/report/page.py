@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from fedimmune import __version__
 from fedimmune.errors import InputError
-from fedimmune.files import writable, write_text_atomically
+from fedimmune.io import printable, writable, write_text_atomically
 from fedimmune.report import charts
 from fedimmune.report.charts import Figure
 from fedimmune.report.defenses import DefenseShown, defenses_of
@@ -42,8 +42,7 @@ from fedimmune.report.summary import (
     summary_of,
 )
 from fedimmune.report.traits import traits_of
-from fedimmune.results_table import Results, flat, load_runs, rows_of
-from fedimmune.untrusted import printable
+from fedimmune.runs.results import Results, flat, load_runs, rows_of
 
 __all__ = ["Contents", "Group", "contents_of", "page_of", "write_figures", "write_report"]
 

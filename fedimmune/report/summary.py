@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedimmune.results_table import ORACLE, Results, attackers_in, flat, rows_of
-from fedimmune.untrusted import printable
+from fedimmune.io import printable
+from fedimmune.runs.results import ORACLE, Results, attackers_in, flat, rows_of
 from fedimmune.verdicts import ACCUSING, UNKNOWN, Verdict
 
 __all__ = [
@@ -52,7 +52,7 @@ _DEEDS = {
 _OPTIONS = {
     "task": ("task", "task.name"),
     "rule": ("rule", "rule.name"),
-    "defence": ("rule.defence",),
+    "defense": ("rule.defense",),
     "attack": ("attack", "attack.name"),
     "attackers": ("attackers",),
     "clients": ("clients",),

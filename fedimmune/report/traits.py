@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 from fedimmune.report.summary import counted, listed
-from fedimmune.results_table import Results, attackers_in
-from fedimmune.traces import Trace, Traces
+from fedimmune.runs.results import Results, attackers_in
+from fedimmune.runs.traces import Trace, Traces
 
 __all__ = ["Panel", "traits_of"]
 

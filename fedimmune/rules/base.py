@@ -13,23 +13,23 @@ from typing import Any, ClassVar, Literal, TypedDict
 import torch
 from torch import Tensor
 
+from fedimmune._layers import Kind, Layer
 from fedimmune.aggregation import Aggregation
 from fedimmune.buffers import settle
-from fedimmune.checks import choice
-from fedimmune.combining import ColumnFunction, combine, weighted_sum
 from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.geometry import Geometry, measure
-from fedimmune.layers import Kind, Layer
-from fedimmune.registry import Named
+from fedimmune.kernels import ColumnFunction, combine, weighted_sum
+from fedimmune.registry import Configurable
 from fedimmune.results import ClientResult, Suspicion, Verdict
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
+from fedimmune.validation import check_choice
 
 __all__ = [
     "NEEDS",
-    "Basis",
     "ClientWeights",
     "Common",
     "CoordinateRule",
+    "DecisionInputs",
     "GeometryRule",
     "Rule",
     "WeightRule",
@@ -85,7 +85,7 @@ class Common(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Basis:
+class DecisionInputs:
     """What a rule's answer rests on, for whoever asks later why.
 
     Parameters
@@ -100,7 +100,7 @@ class Basis:
     evidence: Tensor | None = None
 
 
-class Rule(Named, ABC):
+class Rule(Configurable, ABC):
     """Aggregates the updates of one round although some clients attack.
 
     Parameters are keyword-only and checked at construction. A rule that remembers earlier rounds
@@ -140,7 +140,7 @@ class Rule(Named, ABC):
     buffers: str = "median"
 
     def __init__(self, *, buffers: Literal["median", "weights"] = "median") -> None:
-        self.buffers = choice(self.name, "buffers", buffers, ("median", "weights"))
+        self.buffers = check_choice(self.name, "buffers", buffers, ("median", "weights"))
 
     # ---------------------------------------------------------------- what it says of itself
 
@@ -150,7 +150,7 @@ class Rule(Named, ABC):
         return False
 
     @property
-    def basis(self) -> Basis | None:
+    def basis(self) -> DecisionInputs | None:
         """What the last answer rests on; None for a rule that does not keep it."""
         return None
 
@@ -194,7 +194,7 @@ class Rule(Named, ABC):
         Raises
         ------
         InputError
-            A defence was trained for another model, say.
+            A defense was trained for another model, say.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -262,7 +262,7 @@ class Rule(Named, ABC):
         return updates
 
     def eligible(self, updates: Updates) -> int:
-        """Return how many of the valid clients count towards `clients_needed`. By default all."""
+        """Return how many of the valid clients count toward `clients_needed`. By default all."""
         return len(updates)
 
     def _heard(self, updates: Updates) -> Updates:

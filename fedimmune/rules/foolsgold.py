@@ -17,11 +17,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fedimmune.checks import flag, number
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 from fedimmune.rules.history import History
 from fedimmune.updates import Updates
+from fedimmune.validation import check_bool, check_float
 
 __all__ = ["FoolsGold"]
 
@@ -53,8 +53,8 @@ class FoolsGold(GeometryRule):
         self, *, confidence: float = 1.0, history: bool = False, **common: Unpack[Common]
     ) -> None:
         super().__init__(**common)
-        self.confidence = number(self.name, "confidence", confidence, above=0)
-        self.history = flag(self.name, "history", history)
+        self.confidence = check_float(self.name, "confidence", confidence, above=0)
+        self.history = check_bool(self.name, "history", history)
         self.memory = History()
 
     @property

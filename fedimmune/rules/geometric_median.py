@@ -13,9 +13,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
+from fedimmune.validation import check_int
 
 __all__ = ["GeometricMedian"]
 
@@ -47,7 +47,7 @@ class GeometricMedian(GeometryRule):
 
     def __init__(self, *, steps: int = 10_000, **common: Unpack[Common]) -> None:
         super().__init__(**common)
-        self.steps = whole(self.name, "steps", steps, 1)
+        self.steps = check_int(self.name, "steps", steps, 1)
 
     def withstands(self, n: int) -> int:
         return (n - 1) // 2

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedimmune._inputs import savable_ids
+from fedimmune._layers import FLOATS, Kind, Layer
+from fedimmune._sources import Source
 from fedimmune.errors import InputError
-from fedimmune.files import read_described, write_described
-from fedimmune.intake import savable_ids
-from fedimmune.layers import FLOATS, Kind, Layer
-from fedimmune.sources import Source
-from fedimmune.untrusted import naming
+from fedimmune.io import naming, read_described, write_described
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["History"]

@@ -1,4 +1,4 @@
-"""Krum and multi-Krum: the updates that lie closest to their neighbours.
+"""Krum and multi-Krum: the updates that lie closest to their neighbors.
 
 References
 ----------
@@ -13,10 +13,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fedimmune.checks import whole
 from fedimmune.geometry import Geometry
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
+from fedimmune.validation import check_int
 
 __all__ = ["Krum", "MultiKrum"]
 
@@ -43,8 +43,8 @@ class _Selection(GeometryRule):
         n = len(geometry)
         f = (n - 3) // 2 if self.attackers is None else self.attackers
         squared = geometry.squared_distances()
-        scores = _neighbour_sums(squared, n - f - 2)
-        # Two clients that are each other's only neighbour tie: the one nearer to all others wins,
+        scores = _neighbor_sums(squared, n - f - 2)
+        # Two clients that are each other's only neighbor tie: the one nearer to all others wins,
         # so that the order of the clients does not decide.
         order = sorted(range(n), key=lambda i: (float(scores[i]), float(squared[i].sum())))
         weights = torch.zeros(n, dtype=torch.float64)
@@ -54,7 +54,7 @@ class _Selection(GeometryRule):
 
 
 class Krum(_Selection):
-    """The one update that is closest to its neighbours.
+    """The one update that is closest to its neighbors.
 
     Parameters
     ----------
@@ -69,14 +69,16 @@ class Krum(_Selection):
 
     def __init__(self, *, attackers: int | None = None, **common: Unpack[Common]) -> None:
         super().__init__(**common)
-        self.attackers = None if attackers is None else whole(self.name, "attackers", attackers, 0)
+        self.attackers = (
+            None if attackers is None else check_int(self.name, "attackers", attackers, 0)
+        )
 
     def _kept(self, n: int) -> int:
         return 1
 
 
 class MultiKrum(_Selection):
-    """The mean of the updates that are closest to their neighbours.
+    """The mean of the updates that are closest to their neighbors.
 
     Parameters
     ----------
@@ -98,13 +100,15 @@ class MultiKrum(_Selection):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.attackers = None if attackers is None else whole(self.name, "attackers", attackers, 0)
-        self.keep = None if keep is None else whole(self.name, "keep", keep, 1)
+        self.attackers = (
+            None if attackers is None else check_int(self.name, "attackers", attackers, 0)
+        )
+        self.keep = None if keep is None else check_int(self.name, "keep", keep, 1)
 
     def _kept(self, n: int) -> int:
         return max(1, n // 2 - 2) if self.keep is None else min(self.keep, n)
 
 
-def _neighbour_sums(squared: Tensor, neighbours: int) -> Tensor:
+def _neighbor_sums(squared: Tensor, neighbors: int) -> Tensor:
     others = squared.clone().fill_diagonal_(torch.inf)
-    return others.sort(dim=1).values[:, :neighbours].sum(dim=1)
+    return others.sort(dim=1).values[:, :neighbors].sum(dim=1)

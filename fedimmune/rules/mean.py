@@ -13,11 +13,11 @@ from statistics import median
 
 import torch
 
-from fedimmune.checks import flag, number
 from fedimmune.errors import InputError
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, WeightRule
 from fedimmune.updates import Updates
+from fedimmune.validation import check_bool, check_float
 
 __all__ = ["Mean"]
 
@@ -42,8 +42,8 @@ class Mean(WeightRule):
     paper = "McMahan et al., AISTATS 2017"
 
     def __init__(self, *, by_samples: bool = False, cap: float = 2.0) -> None:
-        self.by_samples = flag(self.name, "by_samples", by_samples)
-        self.cap = number(self.name, "cap", cap, above=0)
+        self.by_samples = check_bool(self.name, "by_samples", by_samples)
+        self.cap = check_float(self.name, "cap", cap, above=0)
 
     def screen(self, updates: Updates) -> Updates:
         if not self.by_samples:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedimmune.combining import ColumnFunction
+from fedimmune._sources import Rows
+from fedimmune.kernels import ColumnFunction, Sorter
 from fedimmune.rules.base import CoordinateRule
-from fedimmune.sorting import Sorter
-from fedimmune.sources import Rows
 
 __all__ = ["Median"]
 

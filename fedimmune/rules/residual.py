@@ -24,14 +24,12 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from fedimmune._layers import Kind
 from fedimmune.aggregation import Aggregation
-from fedimmune.checks import fraction, number
-from fedimmune.combining import Result, weighted_sum
-from fedimmune.layers import Kind
+from fedimmune.kernels import Result, Sorter, add_in_order, by_chunk, weighted_sum
 from fedimmune.rules.base import ClientWeights, Common, Rule
-from fedimmune.sorting import Sorter
-from fedimmune.summing import add_in_order, by_chunk
 from fedimmune.updates import Block, Updates
+from fedimmune.validation import check_float, check_open_fraction
 
 __all__ = ["Residual"]
 
@@ -64,8 +62,8 @@ class Residual(Rule):
         self, *, bound: float = 2.0, threshold: float = 0.1, **common: Unpack[Common]
     ) -> None:
         super().__init__(**common)
-        self.bound = number(self.name, "bound", bound, above=0)
-        self.threshold = fraction(self.name, "threshold", threshold, below=1)
+        self.bound = check_float(self.name, "bound", bound, above=0)
+        self.threshold = check_open_fraction(self.name, "threshold", threshold, below=1)
 
     @property
     def clients_needed(self) -> int:
@@ -139,10 +137,10 @@ class _Regression:
             ordered = torch.stack(self._sort(values))
             middle = ordered[(n - 1) // 2] / 2 + ordered[n // 2] / 2
             slope.copy_(self._repeated_median(ordered))
-        rank = _centred_ranks(values)
+        rank = _centered_ranks(values)
         line = torch.addcmul(middle, rank, slope)
         deviation = (values - line).abs_()
-        # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centred.
+        # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centered.
         spread = n * (n * n - 1) / 12
         reach = rank.square_().mul_(-1 / spread).add_(1 - 1 / n).clamp_(min=0).sqrt_()
         reach *= self._median_but_smallest(deviation) * self._believed
@@ -180,7 +178,7 @@ class _MedianSlopes:
             self._memory = ordered.new_empty(values)
         slopes = self._memory[:values].view(n - 1, n, columns)
         for lag in range(1, n):
-            # The slope from rank i to i + lag belongs to both: to i as its lag-th neighbour,
+            # The slope from rank i to i + lag belongs to both: to i as its lag-th neighbor,
             # counted round the circle, and to i + lag as its (n - lag)-th.
             between = slopes[lag - 1, : n - lag]
             torch.sub(ordered[lag:], ordered[:-lag], out=between)
@@ -204,11 +202,11 @@ class _MedianSorter:
 
 def _deviation(values: Tensor) -> Tensor:
     """The standard deviation of each column (``torch.std`` is slow across rows)."""
-    centred = values - values.mean(dim=0)
-    return centred.square_().sum(dim=0).div_(len(values) - 1).sqrt_()
+    centered = values - values.mean(dim=0)
+    return centered.square_().sum(dim=0).div_(len(values) - 1).sqrt_()
 
 
-def _centred_ranks(values: Tensor) -> Tensor:
+def _centered_ranks(values: Tensor) -> Tensor:
     """Ranks less their mean; tied values share the mean of their ranks."""
     ranks = torch.zeros_like(values)
     for row in range(1, len(values)):

@@ -14,11 +14,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fedimmune.checks import fraction
-from fedimmune.combining import ColumnFunction
+from fedimmune._sources import Rows
+from fedimmune.kernels import ColumnFunction, Sorter
 from fedimmune.rules.base import Common, CoordinateRule
-from fedimmune.sorting import Sorter
-from fedimmune.sources import Rows
+from fedimmune.validation import check_open_fraction
 
 __all__ = ["TrimmedMean"]
 
@@ -40,7 +39,7 @@ class TrimmedMean(CoordinateRule):
 
     def __init__(self, *, trim: float = 1 / 3, **common: Unpack[Common]) -> None:
         super().__init__(**common)
-        self.trim = fraction(self.name, "trim", trim, below=0.5)
+        self.trim = check_open_fraction(self.name, "trim", trim, below=0.5)
 
     def withstands(self, n: int) -> int:
         return math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-from fedimmune.tasks.base import Data, Facts, Recipe, Samples, SourceFile, Task
-from fedimmune.tasks.place import data_folder
+from fedimmune.tasks.base import Data, DataSpec, Samples, SourceFile, Task, TrainingConfig
+from fedimmune.tasks.data import build_model, data_folder, load_data
 from fedimmune.tasks.registry import available, exported, find, get, register
-from fedimmune.tasks.using import build_model, load_data
 
 __all__ = [
     "Data",
-    "Facts",
-    "Recipe",
+    "DataSpec",
     "Samples",
     "SourceFile",
     "Task",
+    "TrainingConfig",
     "available",
     "build_model",
     "data_folder",

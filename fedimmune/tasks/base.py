@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedimmune.checks import fraction, number, whole
 from fedimmune.errors import InputError
-from fedimmune.registry import Named
+from fedimmune.registry import Configurable
+from fedimmune.validation import check_float, check_int, check_open_fraction
 
-__all__ = ["Data", "Facts", "Recipe", "Samples", "SourceFile", "Task"]
+__all__ = ["Data", "DataSpec", "Samples", "SourceFile", "Task", "TrainingConfig"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Samples:
     Parameters
     ----------
     inputs
-        One row a sample, as the model takes them: decoded, resized and normalised.
+        One row a sample, as the model takes them: decoded, resized and normalized.
     labels
         One class a sample, int64, from 0.
     """
@@ -50,7 +50,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DataSpec:
     """What can be known of a data set without looking at its samples.
 
     Parameters
@@ -60,7 +60,7 @@ class Facts:
     shape
         One sample's shape; images are (channels, height, width).
     highest
-        For images: each channel's highest value after normalising. None for anything else.
+        For images: each channel's highest value after normalizing. None for anything else.
     """
 
     classes: int
@@ -81,7 +81,7 @@ class Data:
     classes
         How many classes there are.
     highest
-        For images: each channel's highest value after normalising, which is what an attacker's
+        For images: each channel's highest value after normalizing, which is what an attacker's
         pattern is drawn in. None for anything else.
     extras
         Further tensors that the model is built with, such as word vectors.
@@ -97,7 +97,7 @@ class Data:
     file: Path | None = None
 
     def __post_init__(self) -> None:
-        whole("Data", "classes", self.classes, 1)
+        check_int("Data", "classes", self.classes, 1)
         for name, samples in (("clients", self.clients), ("server", self.server)):
             if not len(samples):
                 raise InputError(f"there are no samples for the {name}")
@@ -118,13 +118,13 @@ class Data:
                 )
 
     @property
-    def facts(self) -> Facts:
+    def spec(self) -> DataSpec:
         """What can be known without looking at samples."""
-        return Facts(self.classes, tuple(self.clients.inputs.shape[1:]), self.highest)
+        return DataSpec(self.classes, tuple(self.clients.inputs.shape[1:]), self.highest)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainingConfig:
     """How a task is trained unless a scenario says otherwise.
 
     Parameters
@@ -151,11 +151,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, least in {"rounds": 1, "batch": 1, "local_epochs": 1, "anchor": 0}.items():
-            whole("Recipe", name, getattr(self, name), least)
-        number("Recipe", "lr", self.lr, 0)
-        fraction("Recipe", "momentum", self.momentum, 1)
+            check_int("TrainingConfig", name, getattr(self, name), least)
+        check_float("TrainingConfig", "lr", self.lr, 0)
+        check_open_fraction("TrainingConfig", "momentum", self.momentum, 1)
         if self.weight_decay != 0:
-            number("Recipe", "weight_decay", self.weight_decay, 0)
+            check_float("TrainingConfig", "weight_decay", self.weight_decay, 0)
 
 
 @dataclass(frozen=True)
@@ -178,14 +178,14 @@ class SourceFile:
     detail: str = ""
 
 
-class Task(Named, ABC):
+class Task(Configurable, ABC):
     """A data set, a model and a recipe.
 
     Parameters of a task are keyword-only arguments of its constructor; each is kept in an
     attribute of its name.
     """
 
-    recipe: ClassVar[Recipe]
+    recipe: ClassVar[TrainingConfig]
     source: ClassVar[str] = ""
     """Where the data is from."""
 
@@ -229,5 +229,5 @@ class Task(Named, ABC):
         return inputs
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """What clients minimise: the mean over a batch. By default the cross-entropy."""
+        """What clients minimize: the mean over a batch. By default the cross-entropy."""
         return nn.functional.cross_entropy(outputs, labels)

@@ -11,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedimmune.errors import InputError
-from fedimmune.tasks.base import Data, Recipe, Samples, SourceFile
-from fedimmune.tasks.downloads import Archive, compare, need_folder
-from fedimmune.tasks.images import inputs_of
-from fedimmune.tasks.pickles import read_pickle
-from fedimmune.tasks.prepared import prepared
+from fedimmune.tasks.archives import Archive, compare, need_folder
+from fedimmune.tasks.base import Data, Samples, SourceFile, TrainingConfig
+from fedimmune.tasks.data import check_labels, prepared, tell_subset
+from fedimmune.tasks.images import inputs_of, read_pickle
 from fedimmune.tasks.resnet_task import ResNetTask
-from fedimmune.tasks.splits import check_labels, tell_subset
 
 __all__ = ["Cifar10"]
 
@@ -32,7 +30,7 @@ class Cifar10(ResNetTask):
     name = "cifar10"
     summary = "60,000 photographs of 10 kinds at 32×32, ResNet-18"
     source = "https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky 2009)"
-    recipe = Recipe(rounds=30, lr=0.1, batch=128, anchor=500)
+    recipe = TrainingConfig(rounds=30, lr=0.1, batch=128, anchor=500)
 
     archive: ClassVar[Archive] = Archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -57,7 +55,7 @@ class Cifar10(ResNetTask):
     def load(self, place: Path) -> Data:
         folder = need_folder(self.name, place, self.archive, tuple(self.md5s))
         files = [folder / name for name in self.md5s]
-        mean, std = self.normalising
+        mean, std = self.normalizing
         settings = {"way": _WAY, "mean": mean, "std": std}
         data = prepared(self.name, place, files, settings, lambda: self._read(files))
         tell_subset(self.name, data, 50_000, 10_000)
@@ -78,7 +76,7 @@ class Cifar10(ResNetTask):
         count = sum(len(pixels) for pixels, _ in read)
         check_labels(self.name, source, labels, count, self.classes)
         batches = _batches([pixels for pixels, _ in read])
-        inputs, highest = inputs_of(batches, count, _SIDE, *self.normalising)
+        inputs, highest = inputs_of(batches, count, _SIDE, *self.normalizing)
         return Samples(inputs, labels), highest
 
     def _pixels_and_labels(self, file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

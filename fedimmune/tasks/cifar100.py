@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedimmune.tasks.archives import Archive
 from fedimmune.tasks.cifar10 import Cifar10
-from fedimmune.tasks.downloads import Archive
 
 __all__ = ["Cifar100"]
 

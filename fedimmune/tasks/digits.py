@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from fedimmune.tasks.base import Data, Recipe, Samples, Task
-from fedimmune.tasks.images import normalise, resize
+from fedimmune.tasks.base import Data, Samples, Task, TrainingConfig
+from fedimmune.tasks.images import normalize, resize
 
 __all__ = ["Digits", "DigitsNet"]
 
@@ -27,7 +27,7 @@ class Digits(Task):
     name = "digits"
     summary = "1,797 bundled handwritten digits at 16×16, a small convolutional net"
     source = "bundled with scikit-learn (UCI, Alpaydin and Kaynak 1998)"
-    recipe = Recipe(rounds=20, lr=0.1, batch=16, anchor=100)
+    recipe = TrainingConfig(rounds=20, lr=0.1, batch=16, anchor=100)
 
     def load(self, place: Path) -> Data:
         from sklearn.datasets import load_digits  # noqa: PLC0415 (slow to import)
@@ -35,8 +35,8 @@ class Digits(Task):
         found = load_digits()
         images = torch.from_numpy(found.images).to(torch.float32)[:, None] / _BRIGHTEST
         labels = torch.from_numpy(found.target).to(torch.int64)
-        inputs, highest = normalise(resize(images, 16))
-        # The file is in the order of writing: neighbours are by the same hand.
+        inputs, highest = normalize(resize(images, 16))
+        # The file is in the order of writing: neighbors are by the same hand.
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))
         half = len(labels) // 2
         clients, server = order[:half], order[half:]

@@ -10,16 +10,13 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedimmune.checks import whole
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.tasks.base import Data, Recipe, Samples, SourceFile, Task
-from fedimmune.tasks.downloads import Archive, need_folder
-from fedimmune.tasks.folders import count_verdict, files_in
-from fedimmune.tasks.gru import WordGRU
-from fedimmune.tasks.prepared import prepared
-from fedimmune.tasks.progress import tracked
-from fedimmune.tasks.splits import check_labels, tell_subset
-from fedimmune.tasks.words import commonest, ids_of, read_vectors, words_of
+from fedimmune.tasks.archives import Archive, need_folder, tracked
+from fedimmune.tasks.base import Data, Samples, SourceFile, Task, TrainingConfig
+from fedimmune.tasks.data import check_labels, count_verdict, files_in, prepared, tell_subset
+from fedimmune.tasks.models.gru import WordGRU
+from fedimmune.tasks.text import commonest, ids_of, read_vectors, words_of
+from fedimmune.validation import check_int
 
 __all__ = ["Imdb"]
 
@@ -52,7 +49,7 @@ class Imdb(Task):
     summary = "50,000 film reviews of 200 words, a GRU over frozen word vectors"
     source = "https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al. 2011)"
     # Not the paper's 0.01: ten rounds are few, and have to be enough to learn.
-    recipe = Recipe(rounds=10, lr=0.3, batch=128, anchor=500)
+    recipe = TrainingConfig(rounds=10, lr=0.3, batch=128, anchor=500)
 
     archive: ClassVar[Archive] = Archive(
         "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -64,8 +61,8 @@ class Imdb(Task):
         if vectors is not None and not isinstance(vectors, str | os.PathLike):
             raise ParameterError(f"{self.name}: vectors must be the path of a file: {vectors!r}")
         self.vectors = None if vectors is None else os.fspath(vectors)
-        self.hidden = whole(self.name, "hidden", hidden, 1)
-        self.length = whole(self.name, "length", length, 1)
+        self.hidden = check_int(self.name, "hidden", hidden, 1)
+        self.length = check_int(self.name, "length", length, 1)
 
     def load(self, place: Path) -> Data:
         vectors = self._vectors_file(place)  # first: it may be what cannot be downloaded

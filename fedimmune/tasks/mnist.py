@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedimmune.errors import InputError
-from fedimmune.tasks.base import Data, Recipe, Samples, SourceFile, Task
-from fedimmune.tasks.downloads import compare, need_files
-from fedimmune.tasks.idx import read_idx
-from fedimmune.tasks.images import inputs_of
-from fedimmune.tasks.lenet import LeNet
-from fedimmune.tasks.prepared import prepared
-from fedimmune.tasks.splits import check_labels, tell_subset
+from fedimmune.tasks.archives import compare, need_files
+from fedimmune.tasks.base import Data, Samples, SourceFile, Task, TrainingConfig
+from fedimmune.tasks.data import check_labels, prepared, tell_subset
+from fedimmune.tasks.images import inputs_of, read_idx
+from fedimmune.tasks.models.lenet import LeNet
 
 __all__ = ["Mnist"]
 
@@ -35,7 +33,7 @@ class Mnist(Task):
     name = "mnist"
     summary = "70,000 handwritten digits at 32×32, LeNet"
     source = "http://yann.lecun.com/exdb/mnist/ (LeCun, Cortes and Burges 1998)"
-    recipe = Recipe(rounds=30, lr=0.01, batch=128, anchor=500)
+    recipe = TrainingConfig(rounds=30, lr=0.01, batch=128, anchor=500)
 
     folder: ClassVar[str] = "MNIST/raw"
     address: ClassVar[str] = "https://ossci-datasets.s3.amazonaws.com/mnist/"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Registry, make
-from fedimmune.tasks.base import Recipe, Task
+from fedimmune.tasks.base import Task, TrainingConfig
 
 __all__ = ["available", "exported", "find", "get", "register"]
 
@@ -20,8 +20,8 @@ register = _TASKS.register
 def find(name: str) -> type[Task]:
     """Find a task's class by its name, or a user's own by ``package.module:Name``."""
     found = _TASKS.find(name)
-    if not isinstance(getattr(found, "recipe", None), Recipe):
-        raise ParameterError(f"task {name!r} needs a `recipe`, a fedimmune.Recipe")
+    if not isinstance(getattr(found, "recipe", None), TrainingConfig):
+        raise ParameterError(f"task {name!r} needs a `recipe`, a fedimmune.TrainingConfig")
     return found
 
 

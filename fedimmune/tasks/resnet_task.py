@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedimmune.checks import choice, whole
 from fedimmune.errors import ParameterError
 from fedimmune.tasks.base import Data, Task
-from fedimmune.tasks.resnet import STEMS, ResNet18
-from fedimmune.tasks.weights import load_weights
+from fedimmune.tasks.models.resnet import STEMS, ResNet18, load_weights
+from fedimmune.validation import check_choice, check_int
 
 __all__ = ["ResNetTask"]
 
@@ -41,7 +40,7 @@ class ResNetTask(Task):
     varied
         "flips" turns each training image left to right with a probability of one half.
     scaling
-        Means and standard deviations that images are normalised with: "half" takes 0.5 for all,
+        Means and standard deviations that images are normalized with: "half" takes 0.5 for all,
         "imagenet" ImageNet's. By default the data set's own.
     """
 
@@ -59,16 +58,20 @@ class ResNetTask(Task):
     ) -> None:
         if weights is not None and not isinstance(weights, str | os.PathLike):
             raise ParameterError(f"{self.name}: weights must be the path of a file: {weights!r}")
-        self.width = whole(self.name, "width", width, 1)
-        self.stem = choice(self.name, "stem", stem, STEMS)
+        self.width = check_int(self.name, "width", width, 1)
+        self.stem = check_choice(self.name, "stem", stem, STEMS)
         self.weights = None if weights is None else os.fspath(weights)
-        self.varied = None if varied is None else choice(self.name, "varied", varied, ("flips",))
+        self.varied = (
+            None if varied is None else check_choice(self.name, "varied", varied, ("flips",))
+        )
         self.scaling = (
-            None if scaling is None else choice(self.name, "scaling", scaling, tuple(_SCALINGS))
+            None
+            if scaling is None
+            else check_choice(self.name, "scaling", scaling, tuple(_SCALINGS))
         )
 
     @property
-    def normalising(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def normalizing(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Means and standard deviations, one a channel."""
         return (self.mean, self.std) if self.scaling is None else _SCALINGS[self.scaling]
 

@@ -11,14 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedimmune.errors import InputError
-from fedimmune.tasks.base import Data, Recipe, Samples, SourceFile
-from fedimmune.tasks.downloads import Archive, need_folder
-from fedimmune.tasks.folders import count_verdict, files_in
+from fedimmune.tasks.archives import Archive, need_folder, tracked
+from fedimmune.tasks.base import Data, Samples, SourceFile, TrainingConfig
+from fedimmune.tasks.data import check_labels, count_verdict, files_in, prepared, tell_subset
 from fedimmune.tasks.images import inputs_of
-from fedimmune.tasks.prepared import prepared
-from fedimmune.tasks.progress import tracked
 from fedimmune.tasks.resnet_task import ResNetTask
-from fedimmune.tasks.splits import check_labels, tell_subset
 
 __all__ = ["TinyImagenet"]
 
@@ -38,7 +35,7 @@ class TinyImagenet(ResNetTask):
     name = "tiny-imagenet"
     summary = "110,000 photographs of 200 kinds at 64×64, ResNet-18"
     source = "http://cs231n.stanford.edu/ (a part of ImageNet, Russakovsky et al. 2015)"
-    recipe = Recipe(rounds=45, lr=0.1, batch=128, anchor=500)
+    recipe = TrainingConfig(rounds=45, lr=0.1, batch=128, anchor=500)
 
     mean = (0.4802, 0.4481, 0.3975)
     std = (0.2770, 0.2691, 0.2821)
@@ -56,7 +53,7 @@ class TinyImagenet(ResNetTask):
         train = self._train(folder / "train", classes)
         val = self._val(folder / "val" / "images", annotations, classes)
         sources = [wnids, annotations, *(file for file, _ in train), *(file for file, _ in val)]
-        mean, std = self.normalising
+        mean, std = self.normalizing
         settings = {"way": _WAY, "mean": mean, "std": std}
         data = prepared(self.name, place, sources, settings, lambda: self._read(train, val))
         tell_subset(self.name, data, _TRAIN, _VAL)
@@ -117,7 +114,7 @@ class TinyImagenet(ResNetTask):
         for half, words in ((train, "training"), (val, "validation")):
             files = [file for file, _ in half]
             batches = _decoded(files, f"Decoding {words} images")
-            inputs, highest = inputs_of(batches, len(files), _SIDE, *self.normalising)
+            inputs, highest = inputs_of(batches, len(files), _SIDE, *self.normalizing)
             halves.append(Samples(inputs, torch.tensor([label for _, label in half])))
         return Data(halves[0], halves[1], _CLASSES, highest)
 
@@ -151,7 +148,7 @@ def _pixels(file: Path) -> NDArray[np.uint8]:
                     f"{file} is an image of {image.size[0]}×{image.size[1]} pixels; "
                     f"{_SIDE}×{_SIDE} are expected"
                 )
-            pixels = np.array(image.convert("RGB"))  # some are grey
+            pixels = np.array(image.convert("RGB"))  # some are gray
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, InputError):
             raise

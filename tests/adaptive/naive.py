@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.forms import Form
-from fedimmune.adaptive.principal import Principal
-from fedimmune.adaptive.relational import Relational
+from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.models.base import AttentionModel
+from fedimmune.adaptive.models.paper import Principal
+from fedimmune.adaptive.models.relational import Relational
 
 __all__ = [
     "among_clients",
@@ -30,10 +30,10 @@ FAR = 4.0
 TINY = 1e-12
 
 
-def shares(defence: Defence, layers: Sequence[Vector]) -> Vector:
-    """Weights of a relational defence without anchor: one (n, d) matrix a layer."""
-    assert isinstance(defence.form, Relational)
-    return relational_weights(defence.form, layers)[0]
+def shares(defense: Defense, layers: Sequence[Vector]) -> Vector:
+    """Weights of a relational defense without anchor: one (n, d) matrix a layer."""
+    assert isinstance(defense.form, Relational)
+    return relational_weights(defense.form, layers)[0]
 
 
 # -------------------------------------------------------------------- relational
@@ -137,7 +137,7 @@ def paper_passes(form: Principal, features: Vector) -> tuple[Vector, Vector]:
         weights = _truncated_softmax(settings.c * np.array(scores), settings.eps)
         estimate = np.zeros_like(estimate)
         for i in range(n):
-            estimate = estimate + weights[i] * features[i]  # not renormalised
+            estimate = estimate + weights[i] * features[i]  # not renormalized
     return weights, estimate
 
 
@@ -147,7 +147,7 @@ def paper_passes(form: Principal, features: Vector) -> tuple[Vector, Vector]:
 class _Network:
     """A perceptron of the form, from its weights' names alone."""
 
-    def __init__(self, form: Form, part: str) -> None:
+    def __init__(self, form: AttentionModel, part: str) -> None:
         state = {name: tensor.double().numpy() for name, tensor in form.state_dict().items()}
         places = sorted({int(n.split(".")[1]) for n in state if n.startswith(f"{part}.")})
         self._layers = [

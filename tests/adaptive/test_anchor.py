@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedimmune import Updates, rules
+from fedimmune.aggregation import aggregate_files
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.geometry import measure
-from fedimmune.on_disk import aggregate_files
 from tests.adaptive.rehearsed import LAYERS, honest_round
 from tests.rounds import SHAPES, as_files, as_states, in_blocks, matrices
 
@@ -126,7 +126,7 @@ def test_an_anchor_that_does_not_fit_is_refused(change: Mapping[str, Tensor], sa
 
 def test_bad_clients_are_rejected_beside_an_anchor(anchored: Path) -> None:
     states = honest_round(8, torch.Generator().manual_seed(4))
-    rule: Any = rules.get("adaptive", defence=anchored)
+    rule: Any = rules.get("adaptive", defense=anchored)
     expected = rule.aggregate(
         Updates.from_states(dict(enumerate(states[1:7], 1))).with_anchor(states[7])
     )
@@ -150,13 +150,13 @@ def test_an_anchor_too_large_to_be_measured_is_an_error_and_no_endless_loop(
 
     monkeypatch.setattr(Updates, "reject", counted)
     with pytest.raises(FedimmuneError, match="anchor"):
-        rules.get("adaptive", defence=anchored).aggregate(
+        rules.get("adaptive", defense=anchored).aggregate(
             Updates.from_states(states[:5]).with_anchor(huge)
         )
 
 
 def test_files_with_an_anchor(tmp_path: Path, anchored: Path) -> None:
-    rule = rules.get("adaptive", defence=anchored)
+    rule = rules.get("adaptive", defense=anchored)
     base, *models = honest_round(7, torch.Generator().manual_seed(6))
     *paths, own = as_files(models, tmp_path)
     differences = [{name: model[name] - base[name] for name in base} for model in models]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedimmune.adaptive.defence import Defence, DefenceAbout, make_form
-from fedimmune.adaptive.forms import Feature, Form
-from fedimmune.adaptive.importance import importance_of
+from fedimmune.adaptive.defense import Defense, DefenseAbout, make_form
+from fedimmune.adaptive.explanation import importance_of
+from fedimmune.adaptive.models.base import AttentionModel, Feature
 from tests.adaptive.naive import robust_start
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round
 
@@ -25,11 +25,11 @@ SETTINGS = [
 ]
 
 
-def made(name: str, chosen: dict[str, object]) -> Defence:
+def made(name: str, chosen: dict[str, object]) -> Defense:
     torch.manual_seed(5)
     form = make_form(name, chosen)
-    about = DefenceAbout(task="t", layers=LAYERS, form=name, settings=form.settings.model_dump())
-    return Defence(form, about)
+    about = DefenseAbout(task="t", layers=LAYERS, form=name, settings=form.settings.model_dump())
+    return Defense(form, about)
 
 
 def a_round(seed: int, n: int = N + 1) -> tuple[list[dict[str, Tensor]], Tensor]:
@@ -41,10 +41,10 @@ def a_round(seed: int, n: int = N + 1) -> tuple[list[dict[str, Tensor]], Tensor]
 def test_importance_is_the_sum_of_magnitudes_of_the_first_layer(
     name: str, chosen: dict[str, object]
 ) -> None:
-    defence = made(name, chosen)
-    found = importance_of(defence)
+    defense = made(name, chosen)
+    found = importance_of(defense)
     assert list(found.by_layer) == list(LAYERS)
-    state = defence.form.state_dict()
+    state = defense.form.state_dict()
     first = {
         "relational": ["key.weight", "query.weight"],
         "paper": ["key.0.weight"] if chosen.get("attention", True) else ["perceptron.0.weight"],
@@ -57,14 +57,14 @@ def test_importance_is_the_sum_of_magnitudes_of_the_first_layer(
 
 @pytest.mark.parametrize(("name", "chosen"), SETTINGS)
 def test_one_weight_counts_for_its_own_feature_alone(name: str, chosen: dict[str, object]) -> None:
-    defence = made(name, chosen)
-    for part in defence.form.first_layers():
+    defense = made(name, chosen)
+    for part in defense.form.first_layers():
         assert part.weight.shape[1] == len(part.features)
         for column in range(0, len(part.features), 5):
-            for other in defence.form.first_layers():
+            for other in defense.form.first_layers():
                 other.weight.data.zero_()
             part.weight.data[0, column], part.weight.data[1, column] = -2.0, 0.5
-            found, feature = importance_of(defence), part.features[column]
+            found, feature = importance_of(defense), part.features[column]
             layer = list(LAYERS)[feature.layer]
             assert {k: v for k, v in found.by_layer.items() if v} == {layer: 2.5}
             assert {k: v for k, v in found.by_kind.items() if v} == {feature.kind: 2.5}
@@ -124,7 +124,7 @@ class Listening(nn.Module):
         return answer
 
 
-def heard_by(form: Form, grams: Tensor, parts: list[str]) -> list[Tensor]:
+def heard_by(form: AttentionModel, grams: Tensor, parts: list[str]) -> list[Tensor]:
     """What goes into the first layers, (n, inputs) each."""
     listening = []
     for part in parts:
@@ -139,11 +139,11 @@ def heard_by(form: Form, grams: Tensor, parts: list[str]) -> list[Tensor]:
 def test_relational_columns_are_what_their_names_say(
     seed: int, anchor: bool, relative: bool
 ) -> None:
-    defence = made("relational", {"layers": 3, "anchor": anchor, "relative": relative})
+    defense = made("relational", {"layers": 3, "anchor": anchor, "relative": relative})
     states, grams = a_round(seed)
     rows = N + anchor
-    named = [part.features for part in defence.form.first_layers()]
-    found = heard_by(defence.form, grams[:, :rows, :rows], ["key", "query"])
+    named = [part.features for part in defense.form.first_layers()]
+    found = heard_by(defense.form, grams[:, :rows, :rows], ["key", "query"])
     for features, columns in zip(named, found, strict=True):
         expected = [[named_values(states, i, feature) for feature in features] for i in range(N)]
         np.testing.assert_allclose(columns.detach().numpy(), expected, atol=1e-6)
@@ -152,10 +152,10 @@ def test_relational_columns_are_what_their_names_say(
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
 def test_principal_columns_are_what_their_names_say(seed: int) -> None:
-    defence = made("paper", {"layers": 3, "components": 4})
+    defense = made("paper", {"layers": 3, "components": 4})
     states, grams = a_round(seed, N)
-    features = defence.form.first_layers()[0].features
-    (found,) = heard_by(defence.form, grams, ["key"])
+    features = defense.form.first_layers()[0].features
+    (found,) = heard_by(defense.form, grams, ["key"])
     for column, feature in enumerate(features):
         layer = list(LAYERS)[feature.layer]
         rows = torch.stack([state[layer].flatten() for state in states])

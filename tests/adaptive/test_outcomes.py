@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedimmune.adaptive.outcomes import FIGURES, Outcome, OutcomeFile, best_of, figures_of
-from fedimmune.adaptive.validation import detection
+from fedimmune.adaptive.evaluation import detection
+from fedimmune.adaptive.sweep import FIGURES, Outcome, OutcomeFile, best_of, figures_of
 from fedimmune.errors import InputError
 
 SHARES = st.floats(0, 1)

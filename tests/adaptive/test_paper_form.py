@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedimmune.adaptive.defence import make_form
-from fedimmune.adaptive.making import PRESETS
-from fedimmune.adaptive.principal import Perceptron, Principal, PrincipalSettings, coordinates
+from fedimmune.adaptive.defense import make_form
+from fedimmune.adaptive.models.paper import Perceptron, Principal, PrincipalSettings, coordinates
+from fedimmune.adaptive.training import PRESETS
 from tests.adaptive.naive import paper_passes
 
 SIZES = (7, 3, 20)
@@ -71,7 +71,7 @@ def test_it_is_algorithm_1(n: int, seed: int, preset: str, settings: dict[str, A
     assert found == pytest.approx(expected, rel=1e-8)
 
 
-def test_some_are_cut_off_and_the_estimate_is_not_renormalised() -> None:
+def test_some_are_cut_off_and_the_estimate_is_not_renormalized() -> None:
     """So that the test above does not pass for want of truncation."""
     form = made(c=30.0, eps=0.9)
     sums = []

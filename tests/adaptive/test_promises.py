@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedimmune.adaptive import train
-from fedimmune.adaptive.forms import FormSettings
-from fedimmune.adaptive.promises import promises
+from fedimmune.adaptive.evaluation import promises
+from fedimmune.adaptive.models.base import FormSettings
 from tests.adaptive.rehearsed import recordings
 
 
@@ -55,7 +55,7 @@ def test_where_c_is_too_large_there_is_a_score_error_and_no_bound() -> None:
     assert found["bound"] is None
 
 
-def test_a_defence_carries_them() -> None:
+def test_a_defense_carries_them() -> None:
     made = train(recordings(2, rounds=2), epochs=1)
     for row in made.about.validation:
         assert 0 <= row["score_error"] <= 2

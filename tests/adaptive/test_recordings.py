@@ -12,10 +12,10 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune import Updates, rules
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording, digest_of, of_attacks, read_recordings
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.files import described, read_description
+from fedimmune.io import described, read_description
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recording
 
 
@@ -148,7 +148,7 @@ def test_a_round_from_memory_from_files_and_from_a_recording_weighs_the_same(
     tmp_path: Path, trained: Path, anchored: Path, anchor: bool
 ) -> None:
     path = anchored if anchor else trained
-    rule, defence = rules.get("adaptive", defence=path), Defence.load(path)
+    rule, defense = rules.get("adaptive", defense=path), Defense.load(path)
     random = torch.Generator().manual_seed(31)
     sent = honest_round(8, random)
     sent[2], sent[5] = negated(sent[2]), negated(sent[5])
@@ -166,7 +166,7 @@ def test_a_round_from_memory_from_files_and_from_a_recording_weighs_the_same(
     whole = recording(rounds=1, n=7, anchor=anchor)
     kept = grams_of(sent if anchor else clients, list(LAYERS))[None]
     Recording(whole.about, kept, whole.attackers, whole.median_distances).save(tmp_path / "r")
-    expected, _ = defence.weigh(Recording.load(tmp_path / "r").grams[0])
+    expected, _ = defense.weigh(Recording.load(tmp_path / "r").grams[0])
     for updates in (in_memory, on_disk, of_models, of_vectors):
         given = updates.with_anchor(own) if anchor else updates
         weights = rule.aggregate(given).weights

@@ -16,20 +16,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 from torch import Tensor
 
-import fedimmune.federation.rehearsal as rehearsal_module
-import fedimmune.federation.workbench as workbench
+import fedimmune.simulation.rehearsal as rehearsal_module
+import fedimmune.simulation.workers as workbench
 from fedimmune import Scenario, adaptive, attacks, simulate
 from fedimmune.adaptive.recordings import digest_of, read_recordings
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.federation.federation import Federation
-from fedimmune.federation.plan import plan, usual_attacks
-from fedimmune.federation.rehearsal import Rehearsal, carry_out, record
-from fedimmune.tasks import Data, Facts, Task, data_folder
+from fedimmune.simulation.federation import Federation
+from fedimmune.simulation.rehearsal import Rehearsal, carry_out, plan, record, usual_attacks
+from fedimmune.tasks import Data, DataSpec, Task, data_folder
 from fedimmune.updates import NonFiniteError
-from tests.federation.processes import fork_killed_at
-from tests.federation.test_client import BLOBS, WOBBLY
+from tests.simulation.processes import fork_killed_at
+from tests.simulation.test_client import BLOBS, WOBBLY
 
-FACTS = Facts(classes=10, shape=(1, 32, 32), highest=(1.0,))
+FACTS = DataSpec(classes=10, shape=(1, 32, 32), highest=(1.0,))
 BASE: dict[str, Any] = {"task": BLOBS, "rounds": 2, "clients": 4, "partition": "iid"}
 
 
@@ -45,7 +44,7 @@ def several(folder_runs: int = 2) -> tuple[list[Rehearsal], Task, Data]:
     _, task, data = set_up()
     rehearsals = plan(
         BASE,
-        data.facts,
+        data.spec,
         attacks=["sign-flip"],
         attackers=[0, 1],
         runs=folder_runs,
@@ -95,7 +94,7 @@ def test_only_the_servers_samples_and_the_anchors_apart(
     assert not spy.of_clients() & clients
 
     other = Spy(monkeypatch)
-    rule = {"name": "adaptive", "defence": str(trained_on_blobs)}
+    rule = {"name": "adaptive", "defense": str(trained_on_blobs)}
     scenario = Scenario(**{**BASE, "rule": rule, "rounds": 1, "seed": 9})
     list(simulate(scenario, workers=1))
     assert other.seen[workbench.SERVER] == anchor, "the same samples in every scenario"
@@ -117,7 +116,7 @@ def test_on_the_clients_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own.file_name != rehearsal.file_name
     listed = plan(
         BASE,
-        data.facts,
+        data.spec,
         attacks=["sign-flip"],
         attackers=[1],
         runs=1,
@@ -132,7 +131,7 @@ def trained_on_blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rehearsals, task, data = several()
     made = adaptive.train([carry_out(each, task, data) for each in rehearsals], epochs=2)
     assert made.references
-    path = tmp_path_factory.mktemp("blobs") / "blobs.defence"
+    path = tmp_path_factory.mktemp("blobs") / "blobs.defense"
     made.save(path)
     return path
 
@@ -156,7 +155,7 @@ def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
     """Played again by hand with the oracle, whose model is followed."""
     rehearsal, task, data = set_up(rounds=2)
     made = carry_out(rehearsal, task, data)
-    from fedimmune.federation.rehearsal import _server_as_clients  # noqa: PLC0415
+    from fedimmune.simulation.rehearsal import _server_as_clients  # noqa: PLC0415
 
     scenario = rehearsal.scenario
     with Federation(scenario, task, _server_as_clients(data, scenario.anchor), 1) as federation:
@@ -165,7 +164,7 @@ def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
             assert sent.references["anchor"] is not None
             states = [
                 {k: v.double() for k, v in state.items()}
-                for state in (*federation._crew.arena.updates[:4], sent.references["anchor"])
+                for state in (*federation._executor.arena.updates[:4], sent.references["anchor"])
             ]
             for place, layer in enumerate(made.about.layers):
                 rows = torch.stack([state[layer].flatten() for state in states])
@@ -176,7 +175,9 @@ def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
             mean = {
                 k: torch.stack([states[c][k] for c in honest]).mean(0) for k in made.about.layers
             }
-            federation.move({k: v + mean[k].float() for k, v in federation.global_model.items()})
+            federation.set_global_model(
+                {k: v + mean[k].float() for k, v in federation.global_model.items()}
+            )
             assert made.attackers[number - 1].tolist() == [c not in honest for c in range(4)]
 
 
@@ -321,7 +322,7 @@ def test_rehearsing_in_one_call_is_a_plan_carried_out(tmp_path: Path) -> None:
         ({"preset": "mine"}, "no preset 'mine'"),
         ({"attacks": ["tickle"]}, "no attack 'tickle'"),
         ({"attackers": []}, "numbers of attackers"),
-        ({"settings": {"colour": 1}}, "no field 'colour'"),
+        ({"settings": {"color": 1}}, "no field 'color'"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused(
@@ -343,7 +344,7 @@ def test_what_cannot_be_rehearsed_is_refused(
 def test_families_stay_in_their_ranges_and_in_the_image(
     seed: int, shape: tuple[int, int, int], classes: int
 ) -> None:
-    facts = Facts(classes=classes, shape=shape, highest=(1.0,) * shape[0])
+    facts = DataSpec(classes=classes, shape=shape, highest=(1.0,) * shape[0])
     random = torch.Generator().manual_seed(seed)
     drawn = attacks.get("backdoor").sample_parameters(facts, random)
     attacks.get("backdoor", **drawn).check(facts)
@@ -369,7 +370,7 @@ def test_a_family_reaches_all_of_its_range() -> None:
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 4, 4), (200,)])
 def test_usual_attacks_fit_the_data(shape: tuple[int, ...], classes: int) -> None:
-    facts = Facts(classes, shape, (1.0,) * shape[0] if len(shape) == 3 else None)
+    facts = DataSpec(classes, shape, (1.0,) * shape[0] if len(shape) == 3 else None)
     for attack in usual_attacks(facts):
         attacks.get(attack).check(facts)
     has_room = facts.highest is not None and shape[1] >= 8

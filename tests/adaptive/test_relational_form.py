@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune.adaptive.relational import Relational, RelationalSettings
+from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from tests.adaptive.naive import among_clients, relational_weights, robust_start, to_estimate
 
 SIZES = (12, 1, 30)

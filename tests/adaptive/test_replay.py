@@ -1,4 +1,4 @@
-"""The sample of recordings in a defence's file: what is drawn, round trip, damage."""
+"""The sample of recordings in a defense's file: what is drawn, round trip, damage."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedimmune.adaptive import train
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.parting import Parted, part
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.replay import pack, sample, unpack
+from fedimmune.adaptive.split import Split, part
 from fedimmune.errors import InputError
-from fedimmune.files import described, read_description
+from fedimmune.io import described, read_description
 from tests.adaptive.rehearsed import LAYERS, recording, recordings
 
 
@@ -50,7 +50,7 @@ def of_lengths(lengths: list[tuple[str, int]]) -> tuple[Recording, ...]:
 @given(LENGTHS, st.integers(1, 40))
 def test_rounds_are_drawn_evenly(lengths: list[tuple[str, int]], limit: int) -> None:
     every = of_lengths(lengths)
-    drawn = sample(Parted(every, every), to_train=limit, to_validate=limit).to_train
+    drawn = sample(Split(every, every), to_train=limit, to_validate=limit).to_train
     assert rounds_of(drawn) == min(limit, rounds_of(every)), "as many as there may be"
     taken = {each.about.run: each for each in drawn}
     kinds: dict[str, tuple[int, int]] = {}
@@ -83,7 +83,7 @@ def test_runs_that_are_kept_apart_stay_apart() -> None:
     assert digest_of(again.every) == digest_of(drawn.every), "a sample of the size is itself"
 
 
-def test_a_defence_carries_at_most_so_many_rounds_of_what_it_learned() -> None:
+def test_a_defense_carries_at_most_so_many_rounds_of_what_it_learned() -> None:
     found = [
         recording(run, attackers=count, n=3, rounds=130, attack=attack, layers={"w": (2,)})
         for run in range(3)
@@ -120,7 +120,7 @@ def test_cosines_survive_whatever_the_lengths(
     grams = made.grams * scales[:, None] * scales[None, :]
     grams[0, 0, 0, :] = grams[0, 0, :, 0] = 0  # somebody sent nothing there
     given_ = Recording(made.about, grams, made.attackers, made.median_distances)
-    again = unpack(*pack(Parted((given_,)), LAYERS), LAYERS).to_train[0]
+    again = unpack(*pack(Split((given_,)), LAYERS), LAYERS).to_train[0]
     assert torch.equal(again.grams.diagonal(dim1=-2, dim2=-1), grams.diagonal(dim1=-2, dim2=-1))
     assert torch.equal(again.grams, again.grams.mT)
     assert bool(((again.grams - grams).abs() <= naive_triangle(grams)).all())
@@ -134,8 +134,8 @@ def test_it_travels_in_the_file(tmp_path: Path, anchor: bool) -> None:
     ]
     found[0].median_distances[0] = torch.nan
     made = train(found, epochs=1, settings={"hidden": 8})
-    made.save(tmp_path / "a.defence")
-    again = Defence.load(tmp_path / "a.defence")
+    made.save(tmp_path / "a.defense")
+    again = Defense.load(tmp_path / "a.defense")
     for which in ("to_train", "to_validate"):
         kept, read = getattr(made.replay, which), getattr(again.replay, which)
         assert [each.about for each in read] == [each.about for each in kept]
@@ -145,9 +145,9 @@ def test_it_travels_in_the_file(tmp_path: Path, anchor: bool) -> None:
             assert one.median_distances.tolist() == pytest.approx(
                 other.median_distances.tolist(), nan_ok=True
             )
-    again.save(tmp_path / "b.defence")
-    once = load((tmp_path / "a.defence").read_bytes())
-    twice = load((tmp_path / "b.defence").read_bytes())
+    again.save(tmp_path / "b.defense")
+    once = load((tmp_path / "a.defense").read_bytes())
+    twice = load((tmp_path / "b.defense").read_bytes())
     assert once.keys() == twice.keys()
     for name, tensor in once.items():
         torch.testing.assert_close(tensor, twice[name], rtol=0, atol=1.2e-7, equal_nan=True)
@@ -156,7 +156,7 @@ def test_it_travels_in_the_file(tmp_path: Path, anchor: bool) -> None:
 def test_other_heads_keep_their_shapes() -> None:
     other = recording(0, layers={**LAYERS, "fc.bias": (9,)})
     same = recording(1)
-    tensors, descriptions = pack(Parted((other,), (same,)), LAYERS)
+    tensors, descriptions = pack(Split((other,), (same,)), LAYERS)
     assert ["layers" in each["about"] for each in descriptions] == [True, False]
     again = unpack(tensors, descriptions, LAYERS)
     assert again.to_train[0].about == other.about
@@ -207,7 +207,7 @@ def at(number: int, what: str, change: Callable[[Tensor], Tensor | None]) -> Any
 def test_damage_is_named_with_the_file(tmp_path: Path, trained: Path, damage: Any) -> None:
     tensors, description = load(trained.read_bytes()), read_description(trained)
     damage(tensors, description)
-    save_file(tensors, tmp_path / "broken.defence", described(tensors, **description))
-    with pytest.raises(InputError, match=r"broken\.defence is damaged") as caught:
-        Defence.load(tmp_path / "broken.defence")
+    save_file(tensors, tmp_path / "broken.defense", described(tensors, **description))
+    with pytest.raises(InputError, match=r"broken\.defense is damaged") as caught:
+        Defense.load(tmp_path / "broken.defense")
     assert "\n" not in str(caught.value)

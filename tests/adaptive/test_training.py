@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from fedimmune.adaptive import making, train
-from fedimmune.adaptive.defence import Defence, make_form
+from fedimmune.adaptive import train, training
+from fedimmune.adaptive.defense import Defense, make_form
+from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.training import Epoch, Examples, examples_of, fit
-from fedimmune.adaptive.validation import validate
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from tests.adaptive.rehearsed import LAYERS, recording, recordings
 
 SMALL: dict[str, Any] = {"settings": {"hidden": 16}}
 
 
-def weights_of(defence: Defence) -> list[torch.Tensor]:
-    return [tensor.clone() for tensor in defence.form.state_dict().values()]
+def weights_of(defense: Defense) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in defense.form.state_dict().values()]
 
 
 @pytest.mark.parametrize("form", ["relational", "paper"])
@@ -70,14 +70,14 @@ def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.Mo
         used.append({each.about.run for each in given})
         return examples_of(form, given, **options)
 
-    monkeypatch.setattr(making, "examples_of", spy)
+    monkeypatch.setattr(training, "examples_of", spy)
     validated: list[set[int]] = []
 
-    def figures(defence: Defence, given: Sequence[Recording]) -> Any:
+    def figures(defense: Defense, given: Sequence[Recording]) -> Any:
         validated.append({each.about.run for each in given})
-        return validate(defence, given)
+        return validate(defense, given)
 
-    monkeypatch.setattr(making, "validate", figures)
+    monkeypatch.setattr(training, "validate", figures)
     train(recordings(runs, rounds=2), epochs=1, **SMALL)
     assert used == [set(range(runs - 1)), {runs - 1}]
     assert validated == [{runs - 1}]
@@ -86,10 +86,10 @@ def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("anchor", [True, False])
 def test_negated_updates_are_learned_in_seconds(anchor: bool) -> None:
     found = recordings(rounds=16, anchor=anchor)
-    defence = train(found, epochs=60, settings={"hidden": 32})
-    assert defence.references == (("anchor",) if anchor else ())
-    assert defence.curve[-1].training < 0.5 * defence.curve[0].training
-    rows = {(row["attack"], row["attackers"]): row for row in defence.about.validation}
+    defense = train(found, epochs=60, settings={"hidden": 32})
+    assert defense.references == (("anchor",) if anchor else ())
+    assert defense.curve[-1].training < 0.5 * defense.curve[0].training
+    rows = {(row["attack"], row["attackers"]): row for row in defense.about.validation}
     assert set(rows) == {("none", 0), ("omniscient", 2), ("omniscient", 3)}
     for key, row in rows.items():
         assert row["benign_kept"] > 0.95
@@ -103,18 +103,18 @@ def test_negated_updates_are_learned_in_seconds(anchor: bool) -> None:
 
 
 def test_the_papers_form_learns_them_too() -> None:
-    defence = train(recordings(rounds=8), form="paper", epochs=30)
-    assert not defence.references
-    assert min(e.validation for e in defence.curve) < 0.9 * defence.curve[0].validation
+    defense = train(recordings(rounds=8), form="paper", epochs=30)
+    assert not defense.references
+    assert min(e.validation for e in defense.curve) < 0.9 * defense.curve[0].validation
 
 
 def test_figures_by_their_definitions() -> None:
-    """On a defence that says the same of everyone, which keeps all."""
+    """On a defense that says the same of everyone, which keeps all."""
     found = recording(0, attackers=2, n=8, rounds=5)
-    defence = train(recordings(2, rounds=2), epochs=1, **SMALL)
-    for parameter in defence.form.parameters():
+    defense = train(recordings(2, rounds=2), epochs=1, **SMALL)
+    for parameter in defense.form.parameters():
         parameter.data.zero_()
-    (row,) = validate(defence, [found])
+    (row,) = validate(defense, [found])
     assert row["attacker_weight"] == pytest.approx(2 / 8)
     assert row["benign_kept"] == 1
     assert row["exact"] == 0
@@ -125,17 +125,17 @@ def test_figures_by_their_definitions() -> None:
 
 def test_rounds_with_other_numbers_of_clients_learn_together() -> None:
     mixed = [recording(run, n=n, rounds=3) for run in range(2) for n in (5, 8)]
-    defence = train(mixed, epochs=2, **SMALL)
-    assert {(row["clients"], row["rounds"]) for row in defence.about.validation} == {(5, 3), (8, 3)}
+    defense = train(mixed, epochs=2, **SMALL)
+    assert {(row["clients"], row["rounds"]) for row in defense.about.validation} == {(5, 3), (8, 3)}
 
 
-def test_what_a_defence_says_of_itself() -> None:
+def test_what_a_defense_says_of_itself() -> None:
     found = [
         *recordings(rounds=2),
         *(recording(run, attack="backdoor", rounds=2) for run in (0, 2)),
     ]
-    defence = train(found, attacks=["backdoor"], epochs=2, seed=4, **SMALL)
-    about = defence.about
+    defense = train(found, attacks=["backdoor"], epochs=2, seed=4, **SMALL)
+    about = defense.about
     assert about.attacks == ("backdoor",)
     learned = [each for each in found if each.about.attack in {"none", "backdoor"}]
     assert about.recordings == digest_of(learned)
@@ -159,7 +159,7 @@ def test_what_a_defence_says_of_itself() -> None:
             ParameterError,
             "no preset 'mine'",
         ),
-        (recordings(2, rounds=1), {"settings": {"colour": 3}}, ParameterError, "colour"),
+        (recordings(2, rounds=1), {"settings": {"color": 3}}, ParameterError, "color"),
         (recordings(2, rounds=1), {"settings": {"c": -1}}, ParameterError, "c: "),
         (recordings(2, rounds=1), {"attacks": ["flip"]}, ParameterError, "no recording of 'flip'"),
         (recordings(2, rounds=1), {"anchor": True}, InputError, "no anchor"),
@@ -188,9 +188,9 @@ def test_what_cannot_be_made(
 
 
 def test_an_anchor_that_was_recorded_can_be_left_out() -> None:
-    defence = train(recordings(2, anchor=True, rounds=2), anchor=False, epochs=1, **SMALL)
+    defense = train(recordings(2, anchor=True, rounds=2), anchor=False, epochs=1, **SMALL)
     without = train(recordings(2, anchor=False, rounds=2), epochs=1, **SMALL)
-    assert not defence.references
+    assert not defense.references
     assert all(
-        torch.equal(a, b) for a, b in zip(weights_of(defence), weights_of(without), strict=True)
+        torch.equal(a, b) for a, b in zip(weights_of(defense), weights_of(without), strict=True)
     )

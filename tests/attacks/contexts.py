@@ -7,16 +7,16 @@ from typing import Any
 import torch
 
 from fedimmune.attacks import Context
-from fedimmune.tasks import Facts
+from fedimmune.tasks import DataSpec
 
 __all__ = ["context"]
 
 
-def context(facts: Facts | None = None, seed: int = 0, **given: Any) -> Context:
+def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Context:
     """Return the context of a first round."""
     usual: dict[str, Any] = {
         "round": 1,
         "global_model": {},
         "rng": torch.Generator().manual_seed(seed),
     }
-    return Context(facts or Facts(classes=10, shape=(1, 8, 8), highest=(1.0,)), **(usual | given))
+    return Context(spec or DataSpec(classes=10, shape=(1, 8, 8), highest=(1.0,)), **(usual | given))

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedimmune import attacks
 from fedimmune.errors import ParameterError
-from fedimmune.tasks import Facts
-from fedimmune.tasks.images import normalise
+from fedimmune.tasks import DataSpec
+from fedimmune.tasks.images import normalize
 from tests.attacks.contexts import context
 
 HEIGHT, WIDTH = 12, 15
-FACTS = Facts(classes=5, shape=(3, HEIGHT, WIDTH), highest=(1.5, 2.25, 3.0))
+FACTS = DataSpec(classes=5, shape=(3, HEIGHT, WIDTH), highest=(1.5, 2.25, 3.0))
 
 PAPERS_PATTERN = [
     "###.###",
@@ -84,7 +84,7 @@ def test_all_samples_are_marked_and_it_says_which_are_of_the_target(
     fraction=st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.7, 1.0]),
     seed=st.integers(0, 99),
 )
-def test_a_share_of_the_batch_is_marked_and_relabelled(
+def test_a_share_of_the_batch_is_marked_and_relabeled(
     place: dict[str, int], count: int, fraction: float, seed: int
 ) -> None:
     images, labels = samples(count, seed)
@@ -108,21 +108,21 @@ def test_by_default_half_of_the_batch_in_the_corner_as_class_2() -> None:
     assert {tuple(place) for place in different} == {(0, y, x) for y, x in drawn(0, 0, 0)}
 
 
-def test_the_value_is_what_the_highest_one_becomes_by_normalising() -> None:
+def test_the_value_is_what_the_highest_one_becomes_by_normalizing() -> None:
     white = torch.ones(1, 3, 8, 8)
-    inputs, highest = normalise(white, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
+    inputs, highest = normalize(white, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
     attack = attacks.get("backdoor", channel=1)
-    shown = attack.triggered(inputs, torch.tensor([0]), Facts(10, (3, 8, 8), highest))
+    shown = attack.triggered(inputs, torch.tensor([0]), DataSpec(10, (3, 8, 8), highest))
     assert shown is not None
     # White is the highest value there is: where everything is white, a pattern shows nowhere.
     torch.testing.assert_close(shown.inputs, inputs)
 
 
 def test_a_value_of_ones_own_is_what_the_model_takes() -> None:
-    """As the authors' program has it on MNIST: a grey of 0.44, not white."""
-    inputs, highest = normalise(torch.zeros(1, 1, 32, 32), (0.1307,), (0.3081,))
+    """As the authors' program has it on MNIST: a gray of 0.44, not white."""
+    inputs, highest = normalize(torch.zeros(1, 1, 32, 32), (0.1307,), (0.3081,))
     shown = attacks.get("backdoor", value=1.0).triggered(
-        inputs, torch.tensor([0]), Facts(10, (1, 32, 32), highest)
+        inputs, torch.tensor([0]), DataSpec(10, (1, 32, 32), highest)
     )
     assert shown is not None
     seen = shown.inputs[0, 0] * 0.3081 + 0.1307
@@ -149,10 +149,10 @@ def test_each_sample_by_chance(seed: int, chance: float) -> None:
 @pytest.mark.parametrize("factor", [1, 2, 3])
 def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
     side = 32 * factor
-    facts = Facts(10, (1, side, side), (1.0,))
+    spec = DataSpec(10, (1, side, side), (1.0,))
     attack = attacks.get("backdoor", drawn_at=32, shift_y=3, gap=1)
-    attack.check(facts)
-    shown = attack.triggered(torch.zeros(1, 1, side, side), torch.tensor([0]), facts)
+    attack.check(spec)
+    shown = attack.triggered(torch.zeros(1, 1, side, side), torch.tensor([0]), spec)
     assert shown is not None
     found = {(y, x) for y, x in shown.inputs[0, 0].nonzero().tolist()}
     assert found == {
@@ -162,7 +162,7 @@ def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
         for j in range(factor)
     }
     with pytest.raises(ParameterError, match="does not fit"):
-        attacks.get("backdoor", drawn_at=32, shift_y=30).check(facts)
+        attacks.get("backdoor", drawn_at=32, shift_y=30).check(spec)
 
 
 @given(
@@ -176,31 +176,31 @@ def test_refused_exactly_where_the_pattern_leaves_the_image(
     shift_y: int, shift_x: int, gap: int, height: int, width: int
 ) -> None:
     attack = attacks.get("backdoor", shift_y=shift_y, shift_x=shift_x, gap=gap)
-    facts = Facts(classes=10, shape=(1, height, width), highest=(1.0,))
+    spec = DataSpec(classes=10, shape=(1, height, width), highest=(1.0,))
     fits = all(y < height and x < width for y, x in drawn(shift_y, shift_x, gap))
     if fits:
-        attack.check(facts)
+        attack.check(spec)
     else:
         with pytest.raises(ParameterError, match="does not fit"):
-            attack.check(facts)
+            attack.check(spec)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "facts", "named"),
+    ("parameters", "spec", "named"),
     [
         ({"shift_y": HEIGHT - 2}, FACTS, "shift_y=10"),
         ({"shift_x": WIDTH - 6}, FACTS, "shift_x=9"),
         ({"gap": 9}, FACTS, "gap=9"),
         ({"channel": 3}, FACTS, "channel"),
         ({"target": 5}, FACTS, "target"),
-        ({}, Facts(classes=5, shape=(200,)), "images"),
+        ({}, DataSpec(classes=5, shape=(200,)), "images"),
     ],
 )
 def test_what_does_not_fit_the_data_is_named(
-    parameters: dict[str, int], facts: Facts, named: str
+    parameters: dict[str, int], spec: DataSpec, named: str
 ) -> None:
     with pytest.raises(ParameterError, match=named):
-        attacks.get("backdoor", **parameters).check(facts)
+        attacks.get("backdoor", **parameters).check(spec)
 
 
 @pytest.mark.parametrize("name", ["shift_y", "shift_x", "gap", "channel", "target", "fraction"])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedimmune import attacks
 from fedimmune.errors import ParameterError
-from fedimmune.tasks import Facts
+from fedimmune.tasks import DataSpec
 from tests.attacks.contexts import context
 
 labels_of_ten = st.lists(st.integers(0, 9), max_size=40).map(
@@ -20,15 +20,15 @@ labels_of_ten = st.lists(st.integers(0, 9), max_size=40).map(
 )
 
 
-def facts(classes: int) -> Facts:
-    return Facts(classes=classes, shape=(1,))
+def spec(classes: int) -> DataSpec:
+    return DataSpec(classes=classes, shape=(1,))
 
 
 def flipped(labels: Tensor, classes: int = 10, **parameters: Any) -> list[int]:
     attack = attacks.get("label-flip", **parameters)
-    attack.check(facts(classes))
+    attack.check(spec(classes))
     inputs = torch.arange(len(labels), dtype=torch.float32)[:, None]
-    found, new = attack.on_batch(inputs.clone(), labels.clone(), context(facts(classes)))
+    found, new = attack.on_batch(inputs.clone(), labels.clone(), context(spec(classes)))
     assert torch.equal(found, inputs)
     assert new.dtype == torch.int64
     return new.tolist()
@@ -90,12 +90,12 @@ def test_success_is_measured_on_the_source_class(
     attack = attacks.get("label-flip", kind=kind, source=source, **given_target, **permutation)
     if called == source:
         with pytest.raises(ParameterError, match="keep its label"):
-            attack.check(facts(10))
+            attack.check(spec(10))
         return
-    attack.check(facts(10))
+    attack.check(spec(10))
     inputs = torch.arange(len(labels), dtype=torch.float32)[:, None]
     before = inputs.clone(), labels.clone()
-    shown = attack.triggered(inputs, labels, facts(10))
+    shown = attack.triggered(inputs, labels, spec(10))
     assert shown is not None
     assert shown.target == called
     chosen = [i for i, label in enumerate(labels.tolist()) if label == source]
@@ -121,7 +121,7 @@ def test_success_is_measured_on_the_source_class(
         ({"kind": "swap", "permutation": [1, 0]}, "permutation"),
         ({"kind": "reverse", "target": 3}, "target"),
         ({"permutation": [1, 0], "target": 0}, "target"),
-        ({"colour": 1}, "colour"),
+        ({"color": 1}, "color"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(parameters: dict[str, Any], named: str) -> None:
@@ -149,4 +149,4 @@ def test_what_does_not_fit_the_data_is_named(
     parameters: dict[str, Any], classes: int, named: str
 ) -> None:
     with pytest.raises(ParameterError, match=named):
-        attacks.get("label-flip", **parameters).check(facts(classes))
+        attacks.get("label-flip", **parameters).check(spec(classes))

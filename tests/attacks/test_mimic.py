@@ -45,9 +45,9 @@ def test_the_farthest_lies_at_the_end_of_the_principal_direction(seed: int) -> N
     visible = Updates.from_states(sent)
     answer = attacks.get("mimic", whom="farthest").on_round(visible.only([0]), visible, context())
     rows = torch.stack([state["w"].double().flatten() for state in sent[1:]])
-    centred = rows - rows.mean(0)
-    direction = torch.linalg.svd(centred).Vh[0]
-    expected = 1 + int((centred @ direction).abs().argmax())
+    centered = rows - rows.mean(0)
+    direction = torch.linalg.svd(centered).Vh[0]
+    expected = 1 + int((centered @ direction).abs().argmax())
     assert torch.equal(answer.state(0)["w"], sent[expected]["w"])
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from fedimmune import Scenario, Updates, rules, simulate
 from fedimmune.attacks import Attack
 from fedimmune.errors import InputError
-from fedimmune.federation import run_folder
-from fedimmune.federation.federation import Federation
-from fedimmune.federation.seeds import generator
+from fedimmune.simulation import run_folder
+from fedimmune.simulation.federation import Federation
+from fedimmune.simulation.seeding import generator
 from fedimmune.tasks import data_folder
 from tests.attacks.own_attacks import Drifting, Spy
-from tests.federation.own_task import Blobs
-from tests.federation.test_client import BLOBS, nobody
+from tests.simulation.own_task import Blobs
+from tests.simulation.test_client import BLOBS, nobody
 
 OWN = "tests.attacks.own_attacks"
 ATTACKERS = 2
@@ -110,7 +110,7 @@ def test_the_model_before_is_that_of_the_round_before() -> None:
     first = {name: tensor.clone() for name, tensor in made.global_model.items()}
     sent = made.train(1, nobody).updates
     assert not any(t.any() for c in made.attackers for t in sent.state(c).values())
-    made.move({name: tensor + 0.25 for name, tensor in first.items()})
+    made.set_global_model({name: tensor + 0.25 for name, tensor in first.items()})
     for _ in range(2):  # what is not aggregated does not move the model
         sent = made.train(2, nobody).updates
         moved = {name: made.global_model[name] - first[name] for name in first}
@@ -213,7 +213,7 @@ def test_copies_are_not_the_honest_clients_own_memory() -> None:
     honest = honest_ones()
     first = min(set(range(5)) - made.attackers)
     assert all(same(sent.state(c), honest.state(first)) for c in made.attackers)
-    for tensor in made._crew.arena.updates[list(sent.clients).index(first)].values():
+    for tensor in made._executor.arena.updates[list(sent.clients).index(first)].values():
         tensor.fill_(7)
     assert all(same(sent.state(c), honest.state(first)) for c in made.attackers)
 

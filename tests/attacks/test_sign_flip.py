@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedimmune import attacks
 from fedimmune.errors import ParameterError
-from fedimmune.tasks import Facts
+from fedimmune.tasks import DataSpec
 from tests.attacks.contexts import context
 
 UPDATE = {
@@ -56,13 +56,13 @@ def test_by_default_the_length_stays() -> None:
 
 def test_data_is_left_alone_and_there_is_no_target() -> None:
     attack = attacks.get("sign-flip")
-    facts = Facts(classes=2, shape=(3,))
-    attack.check(facts)
+    spec = DataSpec(classes=2, shape=(3,))
+    attack.check(spec)
     inputs, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
-    found = attack.on_batch(inputs.clone(), labels.clone(), context(facts))
+    found = attack.on_batch(inputs.clone(), labels.clone(), context(spec))
     assert torch.equal(found[0], inputs)
     assert torch.equal(found[1], labels)
-    assert attack.triggered(inputs, labels, facts) is None
+    assert attack.triggered(inputs, labels, spec) is None
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), "2", True, None])

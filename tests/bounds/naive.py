@@ -20,11 +20,11 @@ def softmax(scores: Sequence[float] | Numbers, c: float) -> Numbers:
     return np.array([1 / sum(math.exp(c * (other - own)) for other in scores) for own in scores])
 
 
-def used(scores: Sequence[float] | Numbers, c: float, eps: float, renormalised: bool) -> Numbers:
+def used(scores: Sequence[float] | Numbers, c: float, eps: float, renormalized: bool) -> Numbers:
     """Weights after truncation."""
     weights = softmax(scores, c)
     weights[weights < eps / len(weights)] = 0
-    return weights / weights.sum() if renormalised else weights
+    return weights / weights.sum() if renormalized else weights
 
 
 def robust(n: int, m: int) -> Numbers:
@@ -42,14 +42,14 @@ class Case:
     eps: float
     honest: tuple[float, float]
     attackers: tuple[float, float]
-    renormalised: bool
+    renormalized: bool
 
     @classmethod
-    def of(cls, error: float, n: int, m: int, c: float, eps: float, renormalised: bool) -> Case:
-        return cls(n, m, c, eps, (1 - error, 1), (-1, -1 + error), renormalised)
+    def of(cls, error: float, n: int, m: int, c: float, eps: float, renormalized: bool) -> Case:
+        return cls(n, m, c, eps, (1 - error, 1), (-1, -1 + error), renormalized)
 
     def differences(self, scores: Sequence[float] | Numbers) -> float:
-        weights = used(scores, self.c, self.eps, self.renormalised)
+        weights = used(scores, self.c, self.eps, self.renormalized)
         return float(np.abs(weights - robust(self.n, self.m)).sum())
 
     def corners(self) -> list[list[float]]:

@@ -18,18 +18,18 @@ from tests.bounds.naive import Case
     share=st.floats(0, 0.9),
     c=st.floats(0.1, 20),
     eps=st.sampled_from([0.0, 0.5, 0.9]),
-    renormalised=st.booleans(),
+    renormalized=st.booleans(),
 )
 def test_the_needed_score_error_is_enough_and_no_more_is(
-    wanted: float, n: int, share: float, c: float, eps: float, renormalised: bool
+    wanted: float, n: int, share: float, c: float, eps: float, renormalized: bool
 ) -> None:
     m = min(int(share * n), n - 1)
 
     def bound(error: float) -> float:
-        return bounds.error_bound(error, n=n, m=m, c=c, eps=eps, renormalised=renormalised)
+        return bounds.error_bound(error, n=n, m=m, c=c, eps=eps, renormalized=renormalized)
 
     found = bounds.needed_score_error(
-        wanted / 0.5, 0.5, n=n, m=m, c=c, eps=eps, renormalised=renormalised
+        wanted / 0.5, 0.5, n=n, m=m, c=c, eps=eps, renormalized=renormalized
     )
     if found is None:
         assert bound(0) > wanted / 0.5 * 0.5

@@ -13,7 +13,7 @@ from tests.bounds.naive import Case, Numbers, cases, robust, used
 
 def bound_of(error: float, case: Case) -> float:
     return bounds.error_bound(
-        error, n=case.n, m=case.m, c=case.c, eps=case.eps, renormalised=case.renormalised
+        error, n=case.n, m=case.m, c=case.c, eps=case.eps, renormalized=case.renormalized
     )
 
 
@@ -27,16 +27,16 @@ def test_no_scores_lead_beyond_the_bound(drawn: tuple[float, Case], seed: int) -
 @given(drawn=cases(), eps=st.just(0.0))
 def test_without_truncation_the_bound_is_reached(drawn: tuple[float, Case], eps: float) -> None:
     error, case = drawn
-    case = Case.of(error, case.n, case.m, case.c, eps, case.renormalised)
+    case = Case.of(error, case.n, case.m, case.c, eps, case.renormalized)
     reached = max(map(case.differences, case.corners()))
     assert reached == pytest.approx(bound_of(error, case), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("renormalised", [True, False])
+@pytest.mark.parametrize("renormalized", [True, False])
 @pytest.mark.parametrize("error", [0.01, 0.1, 0.13, 0.2, 0.5, 0.9, 1.0, 1.5])
 @pytest.mark.parametrize("m", [0, 1, 4])
-def test_in_the_papers_setting_it_is_reached_too(m: int, error: float, renormalised: bool) -> None:
-    case = Case.of(error, 10, m, 10.0, 0.5, renormalised)
+def test_in_the_papers_setting_it_is_reached_too(m: int, error: float, renormalized: bool) -> None:
+    case = Case.of(error, 10, m, 10.0, 0.5, renormalized)
     limit = bound_of(error, case)
     assert 0.98 * limit <= case.worst(seed=1, starts=1) <= limit + 1e-12
 
@@ -55,7 +55,7 @@ def test_estimates_of_real_updates_are_within_the_bound(
     n, m = case.n, case.m
     random = np.random.default_rng(seed)
     scores = case.corners()[seed % len(case.corners())]
-    weights, wanted = used(scores, case.c, case.eps, case.renormalised), robust(n, m)
+    weights, wanted = used(scores, case.c, case.eps, case.renormalized), robust(n, m)
     updates = random.normal(size=(n, 3)) * random.uniform(0, 5, size=(n, 1))
     if line:
         updates = np.sign(weights - wanted)[:, None] * np.array([[3.0, 0, 0]])
@@ -65,7 +65,7 @@ def test_estimates_of_real_updates_are_within_the_bound(
     assert away <= limit * largest + 1e-9
     if line:
         assert away == pytest.approx(case.differences(scores) * largest, abs=1e-9)
-    if case.renormalised:
+    if case.renormalized:
         assert away <= limit * half_the_largest_distance(updates, norm) + 1e-9
 
 
@@ -94,7 +94,7 @@ def test_the_readable_form_is_close_with_many_clients() -> None:
 @given(drawn=cases(), more=st.floats(0, 2))
 def test_worse_scores_never_have_a_better_bound(drawn: tuple[float, Case], more: float) -> None:
     error, case = drawn
-    if case.renormalised:
+    if case.renormalized:
         assert bound_of(min(error + more, 2), case) >= bound_of(error, case) - 1e-12
 
 
@@ -102,7 +102,7 @@ def test_worse_scores_never_have_a_better_bound(drawn: tuple[float, Case], more:
 def test_perfect_scores(n: int, m: int, c: float) -> None:
     had = m / (m + (n - m) * math.exp(2 * c))
     assert bounds.best_case(n=n, m=m, c=c) == 0
-    assert bounds.best_case(n=n, m=m, c=c, renormalised=False) == pytest.approx(had, rel=1e-6)
+    assert bounds.best_case(n=n, m=m, c=c, renormalized=False) == pytest.approx(had, rel=1e-6)
     assert bounds.best_case(n=n, m=m, c=c, eps=0) == pytest.approx(2 * had, rel=1e-6)
     scaled = bounds.best_case(n=n, m=m, c=c, eps=0, largest_norm=7)
     assert scaled == pytest.approx(7 * 2 * had, rel=1e-6)
@@ -121,7 +121,7 @@ def test_a_score_error_is_a_spread_and_a_margin(drawn: tuple[float, Case]) -> No
     error, case = drawn
     n, m, c, eps = case.n, case.m, case.c, case.eps
     found = bounds.spread_bound(
-        error, 2 - error, n=n, m=m, c=c, eps=eps, renormalised=case.renormalised
+        error, 2 - error, n=n, m=m, c=c, eps=eps, renormalized=case.renormalized
     )
     assert found == pytest.approx(bound_of(error, case), rel=1e-12)
 
@@ -138,7 +138,7 @@ def test_no_scores_so_far_apart_lead_beyond_the_bound(
     """Attackers may even score higher than the honest."""
     _, case = drawn
     low, high = sorted(ends[:2])
-    case = Case(case.n, case.m, case.c, case.eps, (low, high), (-1.0, ends[2]), case.renormalised)
+    case = Case(case.n, case.m, case.c, case.eps, (low, high), (-1.0, ends[2]), case.renormalized)
     found = bounds.spread_bound(
         high - low,
         high - ends[2],
@@ -146,7 +146,7 @@ def test_no_scores_so_far_apart_lead_beyond_the_bound(
         m=case.m,
         c=case.c,
         eps=case.eps,
-        renormalised=case.renormalised,
+        renormalized=case.renormalized,
     )
     assert case.worst(seed) <= found + 1e-9
     if case.eps == 0:

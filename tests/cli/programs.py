@@ -20,7 +20,7 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def _environment(**others: str) -> dict[str, str]:
-    """What a person's shell has: nothing that says how wide, how coloured or how quiet."""
+    """What a person's shell has: nothing that says how wide, how colored or how quiet."""
     told = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "FEDIMMUNE_DATA")
     kept = {name: value for name, value in os.environ.items() if name not in told}
     return {**kept, "TERM": "xterm-256color", "PYTHONUTF8": "1", **others}
@@ -89,5 +89,5 @@ def on_a_terminal(
 
 
 def bare(text: str) -> str:
-    """Give what was shown without colours and movements."""
+    """Give what was shown without colors and movements."""
     return _CODES.sub("", text)

@@ -19,12 +19,12 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 import fedimmune
-import fedimmune.files
-import fedimmune.on_disk
+import fedimmune.aggregation
+import fedimmune.io
 from fedimmune import rules
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.cli import app, main
-from fedimmune.files import described, read_description, read_metadata
+from fedimmune.io import described, read_description, read_metadata
 from tests.adaptive.naive import shares
 from tests.rounds import needs_of
 from tests.rules.test_references import foolsgold_weights, krum_scores, residual
@@ -197,7 +197,7 @@ def weights_by_definition(rule: str, matrix: Vector) -> Vector:
         case "adaptive":
             sizes = [global_model()[name].numel() for name in PARAMETERS]
             layers = np.split(matrix, np.cumsum(sizes)[:-1], axis=1)
-            return shares(Defence.load(needs_of(rule, PARAMETERS)["defence"]), layers)
+            return shares(Defense.load(needs_of(rule, PARAMETERS)["defense"]), layers)
     raise AssertionError(f"no definition of {rule}: add one")
 
 
@@ -246,7 +246,7 @@ def settings_of(rule: str) -> tuple[str, ...]:
         word
         for name, value in needs_of(rule, PARAMETERS).items()
         for word in (
-            [f"--{name}", value] if name == "defence" else ["--set", f"{name}={value}".lower()]
+            [f"--{name}", value] if name == "defense" else ["--set", f"{name}={value}".lower()]
         )
     )
     return ("--rule", rule, *told, *needed)
@@ -646,7 +646,7 @@ def test_a_full_disk_leaves_the_old_output_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     (folder / NEXT).write_bytes(b"old")
-    monkeypatch.setattr(fedimmune.files, "save_file", fill)
+    monkeypatch.setattr(fedimmune.io, "save_file", fill)
     words = ("--rule", "foolsgold", "--history", "h", *FILES[:4], "-o", NEXT)
     assert "No space left on device" in refusal(*FROM_BASE, *words)
 
@@ -665,7 +665,7 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fedimmune.on_disk, "aggregate_files", interrupt)
+    monkeypatch.setattr(fedimmune.aggregation, "aggregate_files", interrupt)
     monkeypatch.setattr(sys, "argv", ["fedimmune", *FROM_BASE, *FILES[:4]])
     with pytest.raises(SystemExit) as stopped:
         main()
@@ -810,7 +810,7 @@ def test_the_table_names_every_client_and_its_verdict() -> None:
     assert result.stderr.strip() == f"wrote {NEXT}"
 
 
-def test_without_a_terminal_there_are_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_there_are_no_colors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     result = run(*FROM_BASE, "--rule", "geometric-median", *FILES[:4], "nosuch")
     assert "\x1b" not in result.output

@@ -1,4 +1,4 @@
-"""`fedimmune inspect`: a defence, a run, a round, a client, and why."""
+"""`fedimmune inspect`: a defense, a run, a round, a client, and why."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typer.testing import CliRunner, Result
 
 from fedimmune import Scenario, simulate
 from fedimmune.adaptive import train
-from fedimmune.adaptive.defence import Ancestor, Defence, DefenceAbout
-from fedimmune.adaptive.relational import Relational, RelationalSettings
+from fedimmune.adaptive.defense import Ancestor, Defense, DefenseAbout
+from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.cli import app
-from fedimmune.federation import run_folder
-from fedimmune.records import RoundRecord, Seconds
 from fedimmune.results import ClientResult, Verdict
-from fedimmune.runs import RunFolder
-from fedimmune.traces import Trace
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord, Seconds
+from fedimmune.runs.traces import Trace
+from fedimmune.simulation import run_folder
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recordings
 from tests.report.making import make_run
 
-BLOBS = "tests.federation.own_task:Blobs"
+BLOBS = "tests.simulation.own_task:Blobs"
 
 
 def call(*words: str | Path) -> Result:
@@ -41,22 +41,22 @@ def read(*words: str | Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def defence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def defense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Has learned to see updates turned round."""
-    path = tmp_path_factory.mktemp("defence") / "made.defence"
+    path = tmp_path_factory.mktemp("defense") / "made.defense"
     made = train(recordings(rounds=16), epochs=60, settings={"hidden": 32})
     made.save(path)
     return path
 
 
 @pytest.fixture
-def run(defence: Path, tmp_path: Path) -> RunFolder:
+def run(defense: Path, tmp_path: Path) -> RunFolder:
     """Two rounds by the learned rule: clients a and b attack; memory alone holds d back in 2."""
     folder = RunFolder(tmp_path / "run")
-    loaded = Defence.load(defence)
+    loaded = Defense.load(defense)
     folder.path.mkdir()
     (folder.path / "scenario.toml").write_text(
-        f'rounds = 3\n[rule]\nname = "adaptive"\ndefence = "{defence}"\n'
+        f'rounds = 3\n[rule]\nname = "adaptive"\ndefense = "{defense}"\n'
         f'digest = "{loaded.digest}"\n'
     )
     clients = ("a", "b", "c", "d", "e", "f", "g", 8)
@@ -88,14 +88,14 @@ def run(defence: Path, tmp_path: Path) -> RunFolder:
     return folder
 
 
-# -------------------------------------------------------------------- a defence
+# -------------------------------------------------------------------- a defense
 
 
-def test_a_defence_tells_where_it_is_from_how_good_it_is_and_what_it_looks_at(
-    defence: Path,
+def test_a_defense_tells_where_it_is_from_how_good_it_is_and_what_it_looks_at(
+    defense: Path,
 ) -> None:
-    shown = call(defence).stdout
-    loaded = Defence.load(defence)
+    shown = call(defense).stdout
+    loaded = Defense.load(defense)
     for words in ("synthetic", "relational", "omniscient", loaded.digest, "epochs = 60"):
         assert words in shown
     assert "3 of 8" in shown, "the table of `train`"
@@ -103,9 +103,9 @@ def test_a_defence_tells_where_it_is_from_how_good_it_is_and_what_it_looks_at(
         assert name in shown
     assert "cosine to the estimate" in shown
     assert "█" in shown
-    facts = read(defence)
+    facts = read(defense)
     assert facts["digest"] == loaded.digest
-    assert facts["bytes"] == defence.stat().st_size
+    assert facts["bytes"] == defense.stat().st_size
     assert facts["about"] == loaded.about.model_dump(mode="json")
     assert list(facts["importance"]["by_layer"]) == list(LAYERS)
     sums = [sum(found.values()) for found in facts["importance"].values()]
@@ -115,12 +115,12 @@ def test_a_defence_tells_where_it_is_from_how_good_it_is_and_what_it_looks_at(
 
 def test_the_papers_form_is_shown_by_component(tmp_path: Path) -> None:
     made = train(recordings(2, rounds=2), form="paper", epochs=1)
-    made.save(tmp_path / "paper.defence")
-    assert "component 10" in call(tmp_path / "paper.defence").stdout
+    made.save(tmp_path / "paper.defense")
+    assert "component 10" in call(tmp_path / "paper.defense").stdout
 
 
-def test_what_a_later_version_says_of_a_defence_is_shown_as_it_is() -> None:
-    class Later(DefenceAbout):
+def test_what_a_later_version_says_of_a_defense_is_shown_as_it_is() -> None:
+    class Later(DefenseAbout):
         origin: tuple[str, ...] = ()
         looked_for: dict[str, Any] | None = None
 
@@ -132,9 +132,9 @@ def test_what_a_later_version_says_of_a_defence_is_shown_as_it_is() -> None:
     assert found["looked for"] == "c = 1, 2"
 
 
-def test_a_patched_defence_names_what_it_was_made_of() -> None:
+def test_a_patched_defense_names_what_it_was_made_of() -> None:
     before = Ancestor(digest="0123", attacks=("omniscient",), version="1")
-    about = DefenceAbout(task="t", layers={}, form="paper", settings={}, lineage=(before,))
+    about = DefenseAbout(task="t", layers={}, form="paper", settings={}, lineage=(before,))
     assert dict(about.describe())["patched from"] == "0123 (omniscient)"
 
 
@@ -212,12 +212,12 @@ def test_who_was_rejected_has_its_reason_for_an_answer(run: RunFolder) -> None:
 def test_a_simulated_run_from_end_to_end(tmp_path: Path) -> None:
     settings = RelationalSettings(layers=2, hidden=8)
     layers: dict[str, tuple[int, ...]] = {"fc.weight": (4, 64), "fc.bias": (4,)}
-    about = DefenceAbout(
+    about = DefenseAbout(
         task="blobs", layers=layers, form="relational", settings=settings.model_dump()
     )
     torch.manual_seed(1)
-    Defence(Relational(settings), about).save(tmp_path / "blobs.defence")
-    rule = {"name": "adaptive", "defence": str(tmp_path / "blobs.defence")}
+    Defense(Relational(settings), about).save(tmp_path / "blobs.defense")
+    rule = {"name": "adaptive", "defense": str(tmp_path / "blobs.defense")}
     scenario = Scenario(task=BLOBS, clients=4, rounds=2, rule=rule)
     records = list(simulate(scenario, runs=tmp_path, workers=1))
     place = run_folder(scenario, tmp_path).path
@@ -231,14 +231,14 @@ def test_a_simulated_run_from_end_to_end(tmp_path: Path) -> None:
 Refused = Callable[..., str]
 
 
-def test_what_cannot_be_looked_at(defence: Path, tmp_path: Path, refused: Refused) -> None:
+def test_what_cannot_be_looked_at(defense: Path, tmp_path: Path, refused: Refused) -> None:
     assert "does not exist" in refused("inspect", tmp_path / "nowhere")
     assert "no scenario.toml" in refused("inspect", tmp_path)
-    assert "is no run" in refused("inspect", defence, "--round", "1")
+    assert "is no run" in refused("inspect", defense, "--round", "1")
     make_run(tmp_path / "begun", played=0)
     assert "no round of" in refused("inspect", tmp_path / "begun")
     (tmp_path / "text").write_text("text")
-    assert "defence" in refused("inspect", tmp_path / "text")
+    assert "defense" in refused("inspect", tmp_path / "text")
 
 
 def test_rounds_and_clients_that_are_not_there(run: RunFolder, refused: Refused) -> None:
@@ -266,21 +266,21 @@ def test_a_round_without_its_trace(run: RunFolder, refused: Refused) -> None:
     assert file.name in refused("inspect", run.path, "--round", "2", "--client", "a")
 
 
-def test_a_defence_that_is_gone_or_another_one(
-    run: RunFolder, defence: Path, tmp_path: Path, refused: Refused
+def test_a_defense_that_is_gone_or_another_one(
+    run: RunFolder, defense: Path, tmp_path: Path, refused: Refused
 ) -> None:
     asked = ("inspect", run.path, "--round", "1", "--client", "a")
     scenario = run.path / "scenario.toml"
-    kept = tmp_path / "kept.defence"
-    shutil.copy(defence, kept)
-    scenario.write_text(scenario.read_text().replace(str(defence), str(tmp_path / "moved.defence")))
+    kept = tmp_path / "kept.defense"
+    shutil.copy(defense, kept)
+    scenario.write_text(scenario.read_text().replace(str(defense), str(tmp_path / "moved.defense")))
     told = refused(*asked)
-    assert "moved.defence" in told
-    assert "--defence" in told
-    assert read(*asked[1:], "--defence", kept)["explanation"] is not None
+    assert "moved.defense" in told
+    assert "--defense" in told
+    assert read(*asked[1:], "--defense", kept)["explanation"] is not None
     other = train(recordings(2, rounds=2), epochs=1)
-    other.save(tmp_path / "moved.defence")
+    other.save(tmp_path / "moved.defense")
     told = refused(*asked)
-    assert "another defence" in told
-    assert Defence.load(defence).digest in told
-    assert "there is no defence" in refused(*asked, "--defence", tmp_path / "nowhere")
+    assert "another defense" in told
+    assert Defense.load(defense).digest in told
+    assert "there is no defense" in refused(*asked, "--defense", tmp_path / "nowhere")

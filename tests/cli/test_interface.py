@@ -1,4 +1,4 @@
-"""What people expect of a program: help, completion, quiet, JSON, colours, pipes, exit codes."""
+"""What people expect of a program: help, completion, quiet, JSON, colors, pipes, exit codes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typer.testing import CliRunner, Result
 
 import fedimmune.demo
 from fedimmune import attacks, rules, tasks
-from fedimmune.adaptive.defence import DefenceAbout
+from fedimmune.adaptive.defense import DefenseAbout
 from fedimmune.cli import app, completion, main
 from fedimmune.cli.help import ENDING, PANELS
-from fedimmune.federation.plan import plan
+from fedimmune.simulation.rehearsal import plan
 from tests.adaptive.rehearsed import recording
 from tests.cli.programs import bare, on_a_terminal, piped
 from tests.report.making import make_run
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = [name for names in PANELS.values() for name in names]
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d)[;\dm]")
+COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d)[;\dm]")
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_help_on_a_terminal_says_the_same_in_panels(folder: Path) -> None:
         assert "╭─" in shown
         assert "…" not in shown
         assert max(len(line) for line in bare(shown).splitlines()) <= 80
-        assert COLOUR.search(shown)
+        assert COLOR.search(shown)
         ending = piped(folder, *words, "--help").stdout.rpartition("Examples:")[2].strip()
         assert bare(shown).strip().endswith(ending)
 
@@ -110,8 +110,8 @@ def test_names_are_completed(folder: Path) -> None:
     assert completed(folder, "fedimmune simulate --rule k") == ["krum"]
     assert completed(folder, "fedimmune simulate --attack ") == list(attacks.available())
     assert completed(folder, "fedimmune aggregate --rule me") == ["mean", "median"]
-    assert completed(folder, "fedimmune record --task f") == ["fashion-mnist"]
-    assert completed(folder, "fedimmune record --attacks none,b") == ["none,backdoor"]
+    assert completed(folder, "fedimmune rehearse --task f") == ["fashion-mnist"]
+    assert completed(folder, "fedimmune rehearse --attacks none,b") == ["none,backdoor"]
     assert completed(folder, "fedimmune train x --form ") == list(completion.FORMS)
     assert completed(folder, "fedimmune data im") == ["imdb"]
 
@@ -120,7 +120,7 @@ def test_what_is_completed_is_what_there_is() -> None:
     assert list(rules.available()) == completion.RULES()
     assert list(attacks.available()) == completion.ATTACKS()
     assert list(tasks.available()) == completion.TASKS()
-    assert get_args(DefenceAbout.model_fields["form"].annotation) == completion.FORMS
+    assert get_args(DefenseAbout.model_fields["form"].annotation) == completion.FORMS
 
 
 def test_a_shell_can_be_taught_completion(folder: Path) -> None:
@@ -156,8 +156,8 @@ def quick(folder: Path, monkeypatch: pytest.MonkeyPatch, round_on_disk: list[str
     return [
         "simulate --rounds 1 --attackers 3",
         "record --rounds 1 --attacks omniscient --attackers 2 --runs 1 --workers 1 -o recordings",
-        "train 0.recording 1.recording -o made.defence --epochs 1",
-        "patch made.defence --with new0.recording --with new1.recording -o patched.defence "
+        "train 0.recording 1.recording -o made.defense --epochs 1",
+        "patch made.defense --with new0.recording --with new1.recording -o patched.defense "
         "--epochs 1 --force",
         f"aggregate {' '.join(round_on_disk)} -o next.safetensors",
         "report run",
@@ -193,18 +193,18 @@ def test_quiet_leaves_the_result_and_json_is_json(quick: list[str]) -> None:
     assert Path(found["demo"]["report"]).is_file()
 
 
-# ---------------------------------------------------------------- colours and pipes
+# ---------------------------------------------------------------- colors and pipes
 
 
-def test_colours_on_a_terminal_unless_no_color(folder: Path, round_on_disk: list[str]) -> None:
+def test_colors_on_a_terminal_unless_no_color(folder: Path, round_on_disk: list[str]) -> None:
     for words in (("--help",), ("aggregate", "--rule", "krum", *round_on_disk)):
-        assert COLOUR.search(on_a_terminal(folder, *words)[1])
+        assert COLOR.search(on_a_terminal(folder, *words)[1])
         plain = on_a_terminal(folder, *words, NO_COLOR="1")[1]
-        assert not COLOUR.search(plain)
+        assert not COLOR.search(plain)
         assert bare(plain).strip()
 
 
-def test_nothing_is_cut_or_coloured_in_a_pipe(folder: Path) -> None:
+def test_nothing_is_cut_or_colored_in_a_pipe(folder: Path) -> None:
     deep = Path(*["a folder with a long name"] * 8)
     (folder / deep).mkdir(parents=True)
     names = [f"{number}-{'client' * 30}" for number in range(3)]
@@ -243,12 +243,12 @@ def things(folder: Path) -> None:
     make_run(folder / "run")
     for number in (0, 1):
         recording(number).save(folder / f"{number}.recording")
-    (folder / "text").write_text("no defence")
+    (folder / "text").write_text("no defense")
     (folder / "broken.toml").write_text("rounds =")
     (folder / "wrong.toml").write_text("rounds = 0")
 
 
-TRAIN = "train 0.recording 1.recording -o x.defence --epochs 1"
+TRAIN = "train 0.recording 1.recording -o x.defense --epochs 1"
 ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safetensors"
 
 
@@ -265,13 +265,13 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (1, "simulate nowhere.toml"),
         (1, "simulate broken.toml"),
         (1, "simulate --rounds 1 --runs text"),
-        (1, "train nowhere -o x.defence"),
-        (1, "train 0.recording -o x.defence"),
-        (1, "patch text --with 0.recording -o x.defence"),
+        (1, "train nowhere -o x.defense"),
+        (1, "train 0.recording -o x.defense"),
+        (1, "patch text --with 0.recording -o x.defense"),
         # Wrong usage.
         (2, ""),
         (2, "aggregat"),
-        (2, "simulate --colour"),
+        (2, "simulate --color"),
         (2, "simulate --workers 0"),
         (2, "simulate --workers many"),
         (2, "simulate --rounds 0"),
@@ -284,19 +284,19 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (2, "simulate --task mnits"),
         (2, "simulate --rule trimmed-mean --set rule.trim=0.7"),
         (2, "simulate --attack backdoor --set attack.shift_x=99"),
-        (2, "simulate --set optimiser.lr=0"),
+        (2, "simulate --set optimizer.lr=0"),
         (2, "simulate --set anchor=899"),
-        (2, "simulate --set colour=3"),
+        (2, "simulate --set color=3"),
         (2, "simulate --set device=abacus"),
         (2, "simulate --rule krum --clients 2"),
-        (2, "simulate --keep nowhere --rounds 1"),
+        (2, "simulate --save-updates nowhere --rounds 1"),
         (2, "simulate --rule adaptive"),
-        (2, "simulate --rule adaptive --defence text"),
-        (2, "simulate --rule adaptive --defence a.safetensors"),
+        (2, "simulate --rule adaptive --defense text"),
+        (2, "simulate --rule adaptive --defense a.safetensors"),
         (2, "simulate wrong.toml"),
         (2, f"{ROUND} --rule krumm"),
         (2, f"{ROUND} --rule trimmed-mean --set trim=0.7"),
-        (2, f"{ROUND} --rule adaptive --defence text"),
+        (2, f"{ROUND} --rule adaptive --defense text"),
         (2, f"{ROUND} --rule krum --history seen"),
         (2, f"{ROUND} -o a.safetensors"),
         (2, "aggregate a.safetensors b.safetensors"),
@@ -312,14 +312,14 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (2, f"{TRAIN} --grid c="),
         (2, f"{TRAIN} --attacks tickle"),
         (2, "patch text --with 0.recording -o text"),
-        (2, "patch text --with 0.recording -o x.defence --epochs 0"),
+        (2, "patch text --with 0.recording -o x.defense --epochs 0"),
         (2, "inspect run --round 0"),
         (2, "inspect run --round 99"),
         (2, "inspect run --client nobody"),
         (2, "report run --figures-as gif"),
         (2, "demo --seed -1"),
         (2, "data mnits"),
-        (2, "data digits --set colour=3"),
+        (2, "data digits --set color=3"),
     ],
 )
 @pytest.mark.usefixtures("things", "round_on_disk")

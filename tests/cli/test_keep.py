@@ -1,4 +1,4 @@
-"""`fedimmune simulate --keep`."""
+"""`fedimmune simulate --save-updates`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedimmune.cli import app
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
 
 SIMULATE = (
-    *("simulate", "--task", "tests.federation.own_task:Blobs", "--rounds", "3", "--clients", "4"),
+    *("simulate", "--task", "tests.simulation.own_task:Blobs", "--rounds", "3", "--clients", "4"),
     *("--workers", "1"),
 )
 
@@ -35,15 +35,15 @@ def the_run() -> RunFolder:
 
 
 def test_layers_are_kept_and_a_finished_run_that_did_not_is_said() -> None:
-    first = call("--keep", "fc.bias")
+    first = call("--save-updates", "fc.bias")
     assert "keeping" not in first.stderr
     assert the_run().traces.kept_layers() == ["fc.bias"]
-    again = call("--keep", "fc.bias", "--keep", "fc.weight")
+    again = call("--save-updates", "fc.bias", "--save-updates", "fc.weight")
     assert "all rounds were played without keeping fc.weight: --force runs it anew" in again.stderr
     assert "keeping fc.bias" not in again.stderr
     assert again.stdout == first.stdout
-    assert call("--keep", "fc.weight", "--quiet").stderr == ""
-    call("--keep", "fc.weight", "--force")
+    assert call("--save-updates", "fc.weight", "--quiet").stderr == ""
+    call("--save-updates", "fc.weight", "--force")
     assert the_run().traces.kept_layers() == ["fc.weight"]
 
 
@@ -52,15 +52,15 @@ def test_layers_are_kept_and_a_finished_run_that_did_not_is_said() -> None:
     [((1, 2), "round 3 was"), ((1,), "2 rounds from 2 to 3 were"), ((), "all rounds were")],
 )
 def test_rounds_that_were_played_without_it_are_named(kept: tuple[int, ...], said: str) -> None:
-    call("--keep", "fc.bias")
+    call("--save-updates", "fc.bias")
     traces = the_run().traces
     for number in {1, 2, 3} - set(kept):
         (traces.path / f"round-{number:04}.safetensors").unlink()
-    assert f"{said} played without keeping fc.bias" in call("--keep", "fc.bias").stderr
+    assert f"{said} played without keeping fc.bias" in call("--save-updates", "fc.bias").stderr
 
 
 def test_an_unknown_layer_is_refused_with_those_there_are(refused: Callable[..., str]) -> None:
-    told = refused(*SIMULATE, "--keep", "conv")
+    told = refused(*SIMULATE, "--save-updates", "conv")
     assert "no trained layer 'conv'" in told
     assert "it has fc.weight, fc.bias" in told
     assert not Path("runs").exists()

@@ -1,4 +1,4 @@
-"""`fedimmune record` and `train`, and the defence in `simulate` and `aggregate`."""
+"""`fedimmune rehearse` and `train`, and the defense in `simulate` and `aggregate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
-from fedimmune.adaptive.defence import Defence
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.cli import app
 from fedimmune.tasks.digits import DigitsNet
@@ -45,8 +45,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def defence(recorded: Path) -> Path:
-    path = recorded.parent / "digits.defence"
+def defense(recorded: Path) -> Path:
+    path = recorded.parent / "digits.defense"
     result = call("train", recorded, "-o", path, "--epochs", "3")
     assert result.exit_code == 0, result.output
     assert "sign-flip" in result.stdout
@@ -80,7 +80,7 @@ def test_families_and_ranges_reach_the_scenarios() -> None:
     assert all(3 <= scale <= 4 for scale in scales)
 
 
-ROWS = ("record", "--task", "tests.federation.own_task:Rows", "--workers", "1", "-o", "rows")
+ROWS = ("record", "--task", "tests.simulation.own_task:Rows", "--workers", "1", "-o", "rows")
 
 
 def test_a_table_is_rehearsed_with_attacks_that_fit_it() -> None:
@@ -90,7 +90,7 @@ def test_a_table_is_rehearsed_with_attacks_that_fit_it() -> None:
     assert kinds == {"label-flip", "sign-flip"}
 
 
-@pytest.mark.parametrize("family", [(), ("--family",)])
+@pytest.mark.parametrize("family", [(), ("--randomize",)])
 def test_an_attack_that_does_not_fit_is_refused_before_anything_is_rehearsed(
     refused: Callable[..., str], family: tuple[str, ...]
 ) -> None:
@@ -100,11 +100,11 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_is_rehearsed(
     assert not Path("rows").exists()
 
 
-def test_the_curve_is_beside_the_defence(defence: Path) -> None:
-    lines = Path(f"{defence}.curve.csv").read_text().splitlines()
+def test_the_curve_is_beside_the_defense(defense: Path) -> None:
+    lines = Path(f"{defense}.curve.csv").read_text().splitlines()
     assert lines[0] == "epoch,training,validation"
     assert [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3"]
-    about = Defence.load(defence).about
+    about = Defense.load(defense).about
     assert about.task == "digits"
     assert list(about.layers) == list(DigitsNet().state_dict())
     assert about.settings["anchor"] is True
@@ -112,7 +112,7 @@ def test_the_curve_is_beside_the_defence(defence: Path) -> None:
 
 def test_train_as_json(recorded: Path) -> None:
     result = call(
-        *("train", recorded, "-o", "a.defence", "--epochs", "2", "--json", "--no-anchor"),
+        *("train", recorded, "-o", "a.defense", "--epochs", "2", "--json", "--no-anchor"),
         *("--form", "relational", "--set", "c=5"),
     )
     printed = json.loads(result.stdout)
@@ -120,10 +120,10 @@ def test_train_as_json(recorded: Path) -> None:
     assert printed["settings"]["c"] == 5
     assert printed["settings"]["anchor"] is False
     assert {row["attackers"] for row in printed["validation"]} == {0, 3}
-    first = Path("a.defence").read_bytes()
-    call("train", recorded, "-o", "b.defence", "--epochs", "2", "--no-anchor", "--set", "c=5")
-    one, other = Defence.load("a.defence"), Defence.load("b.defence")
-    assert len(first) == Path("b.defence").stat().st_size
+    first = Path("a.defense").read_bytes()
+    call("train", recorded, "-o", "b.defense", "--epochs", "2", "--no-anchor", "--set", "c=5")
+    one, other = Defense.load("a.defense"), Defense.load("b.defense")
+    assert len(first) == Path("b.defense").stat().st_size
     assert all(
         torch.equal(a, b)
         for a, b in zip(
@@ -135,11 +135,11 @@ def test_train_as_json(recorded: Path) -> None:
 @pytest.mark.parametrize("preset", ["paper", "authors", "authors-2020"])
 def test_train_the_papers_form(recorded: Path, preset: str) -> None:
     paper = call(
-        *("train", recorded, "-o", "p.defence", "--epochs", "2"),
+        *("train", recorded, "-o", "p.defense", "--epochs", "2"),
         *("--form", "paper", "--preset", preset),
     )
     assert paper.exit_code == 0, paper.output
-    settings = Defence.load("p.defence").about.settings
+    settings = Defense.load("p.defense").about.settings
     assert settings["shared"] == (preset != "paper")
     assert settings["random_start"] == (preset == "authors")
     assert settings["orient"]
@@ -163,15 +163,15 @@ def test_record_on_the_clients_data_as_a_preset_has_it(preset: str) -> None:
     assert len(files) == 3 * 4, "three runs, four trajectories"
     about = Recording.load(files[0]).about
     assert about.on == "clients"
-    assert ("carried" in about.scenario["optimiser"]) == (preset == "authors")  # type: ignore[operator]
+    assert ("carried" in about.scenario["optimizer"]) == (preset == "authors")  # type: ignore[operator]
     assert ("value" in about.scenario["attack"]) == (preset == "authors")  # type: ignore[operator]
 
 
 # -------------------------------------------------------------------- used
 
 
-def test_simulate_with_a_defence(defence: Path, folder: Path) -> None:
-    words = ("simulate", "--rule", "adaptive", "--defence", defence, "--rounds", "1", "--json")
+def test_simulate_with_a_defense(defense: Path, folder: Path) -> None:
+    words = ("simulate", "--rule", "adaptive", "--defense", defense, "--rounds", "1", "--json")
     result = call(*words, "--attack", "sign-flip", "--attackers", "3")
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
@@ -180,10 +180,10 @@ def test_simulate_with_a_defence(defence: Path, folder: Path) -> None:
     assert sum(client["weight"] for client in record["clients"]) == pytest.approx(1)
     (run,) = (folder / "runs").iterdir()
     again = call("simulate", run, "--json")
-    assert again.stdout == result.stdout, "a run's folder says which defence it was"
+    assert again.stdout == result.stdout, "a run's folder says which defense it was"
 
 
-def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable[..., str]) -> None:
+def test_aggregate_with_a_defense_and_an_anchor(defense: Path, refused: Callable[..., str]) -> None:
     torch.manual_seed(1)
     base = DigitsNet().state_dict()
     save_file(base, "base.safetensors")
@@ -195,8 +195,8 @@ def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable
         "aggregate",
         "--rule",
         "adaptive",
-        "--defence",
-        defence,
+        "--defense",
+        defense,
         "--global",
         "base.safetensors",
     )
@@ -225,13 +225,13 @@ def test_aggregate_with_a_defence_and_an_anchor(defence: Path, refused: Callable
         (("--attacks", ""), "there have to be attacks"),
         (("--attackers", "many"), "--attackers takes numbers such as 0-4"),
         (("--attackers", "11"), "11 attackers among 10"),
-        (("--follow", "krumm"), "no rule 'krumm'"),
+        (("--trajectory", "krumm"), "no rule 'krumm'"),
         (("--preset", "mine"), "there is no preset 'mine'"),
         (("--on", "moon"), "on takes server or clients"),
         (("--range", "shift"), "--range takes NAME=LOW-HIGH"),
         (("--range", "size=1-2"), "range 'size'"),
         (("--range", "shift=5-1"), "low to high"),
-        (("--set", "colour=3"), "no field 'colour'"),
+        (("--set", "color=3"), "no field 'color'"),
         (("--set", "anchor=899"), "none would be left"),
     ],
 )
@@ -252,7 +252,7 @@ def test_record_refuses_in_one_line(
         (("one.recording",), "two runs at least"),
         (("one.recording", "two.recording", "--form", "oval"), "no form 'oval'"),
         (("one.recording", "two.recording", "--preset", "mine"), "no preset 'mine'"),
-        (("one.recording", "two.recording", "--set", "colour=1"), "colour"),
+        (("one.recording", "two.recording", "--set", "color=1"), "color"),
         (("one.recording", "two.recording", "--set", "c=much"), "c: "),
         (("one.recording", "two.recording", "--attacks", "flip"), "no recording of 'flip'"),
         (("one.recording", "two.recording", "--anchor"), "no anchor"),
@@ -267,17 +267,17 @@ def test_train_refuses_in_one_line(
     recording(0).save(folder / "one.recording")
     recording(1).save(folder / "two.recording")
     recording(1, layers={"w": (2, 2)}).save(folder / "other.recording")
-    assert said in refused("train", *words, "-o", "x.defence", "--epochs", "1")
-    assert not Path("x.defence").exists()
-    assert "no folder" in refused("train", "one.recording", "-o", "nowhere/x.defence")
+    assert said in refused("train", *words, "-o", "x.defense", "--epochs", "1")
+    assert not Path("x.defense").exists()
+    assert "no folder" in refused("train", "one.recording", "-o", "nowhere/x.defense")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--rule", "adaptive"), "give it a defence"),
-        (("--rule", "adaptive", "--defence", "nowhere"), "no such file"),
-        (("--rule", "krum", "--defence", "nowhere"), "no parameter 'defence'"),
+        (("--rule", "adaptive"), "give it a defense"),
+        (("--rule", "adaptive", "--defense", "nowhere"), "no such file"),
+        (("--rule", "krum", "--defense", "nowhere"), "no parameter 'defense'"),
     ],
 )
 def test_simulate_refuses_in_one_line(
@@ -287,19 +287,19 @@ def test_simulate_refuses_in_one_line(
     assert not Path("runs").exists()
 
 
-def test_a_defence_for_another_model_is_refused_before_anything_runs(
+def test_a_defense_for_another_model_is_refused_before_anything_runs(
     refused: Callable[..., str],
 ) -> None:
     from tests.rounds import needs_of  # noqa: PLC0415
 
-    path = needs_of("adaptive", ("other",))["defence"]
-    words = ("simulate", "--rounds", "2", "--rule", "adaptive", "--defence", path)
+    path = needs_of("adaptive", ("other",))["defense"]
+    words = ("simulate", "--rounds", "2", "--rule", "adaptive", "--defense", path)
     assert "another model" in refused(*words)
     assert not Path("runs").exists()
 
 
 def test_an_anchor_of_no_samples_is_refused_before_anything_runs(
-    defence: Path, refused: Callable[..., str]
+    defense: Path, refused: Callable[..., str]
 ) -> None:
-    words = ("simulate", "--rounds", "2", "--rule", "adaptive", "--defence", defence)
+    words = ("simulate", "--rounds", "2", "--rule", "adaptive", "--defense", defense)
     assert "anchor" in refused(*words, "--set", "anchor=0")

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedimmune.cli import app
-from fedimmune.federation import Scenario, simulate
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
+from fedimmune.simulation import Scenario, simulate
 from fedimmune.tasks.digits import Digits
 
 QUICK = ("simulate", "--rounds", "2", "--set", "local_epochs=1")
@@ -76,14 +76,14 @@ def test_a_finished_run_is_shown_again_unless_forced() -> None:
 def test_any_field_can_be_set_and_a_run_can_be_varied(folder: Path) -> None:
     call(
         *QUICK,
-        *("--attack", "backdoor", "--set", "attack.shift_x=5", "--set", "optimiser.lr=0.05"),
+        *("--attack", "backdoor", "--set", "attack.shift_x=5", "--set", "optimizer.lr=0.05"),
         *("--set", "partition.name=iid", "--set", "participation=0.5", "--set", "rule.name=krum"),
         *("--set", "rule.attackers=1"),
     )
     run = only_run(folder)
     scenario = Scenario.from_toml(run)
     assert scenario.attack.parameters["shift_x"] == 5
-    assert scenario.optimiser.lr == 0.05
+    assert scenario.optimizer.lr == 0.05
     assert scenario.partition.name == "iid"
     assert scenario.rule.parameters == {"attackers": 1}
     call("simulate", str(run), "--seed", "9", "--runs", "others")
@@ -97,7 +97,7 @@ def test_the_authors_protocol(folder: Path, refused: Callable[..., str]) -> None
     assert result.exit_code == 0, result.output
     (run,) = (folder / "runs").iterdir()
     played = Scenario.from_toml(run)
-    assert played.optimiser.carried
+    assert played.optimizer.carried
     assert played.attack.parameters["chance"] == 0.5
     assert played.attack.parameters["value"] == 0.5, "what is said stays"
     assert "no protocol 'mine'" in refused(*words, "--protocol", "mine")
@@ -116,9 +116,9 @@ def test_a_scenario_file(folder: Path) -> None:
         (("--rule", "krumm"), "no rule 'krumm'"),
         (("--attack", "backdoor", "--set", "attack.shift_y=14"), "does not fit"),
         (("--attackers", "11", "--attack", "backdoor"), "11 attackers among 10"),
-        (("--set", "attack.colour=3", "--attack", "backdoor"), "no parameter 'colour'"),
-        (("--set", "colour=3"), "no field 'colour'; there are task"),
-        (("--set", "optimiser.speed=3"), "no field 'speed'"),
+        (("--set", "attack.color=3", "--attack", "backdoor"), "no parameter 'color'"),
+        (("--set", "color=3"), "no field 'color'; there are task"),
+        (("--set", "optimizer.speed=3"), "no field 'speed'"),
         (("--set", "rounds.deep=3"), "no field 'rounds.deep'"),
         (("--set", "rounds"), "--set takes NAME=VALUE"),
         (("--rounds", "0"), "rounds: it should be greater than or equal to 1"),
@@ -234,7 +234,7 @@ def test_help_tells_the_defaults() -> None:
 TASK = """
 import torch
 from torch import nn
-from fedimmune import Data, Recipe, Samples, Task
+from fedimmune import Data, TrainingConfig, Samples, Task
 
 def samples(count):
     return Samples(torch.randn(count, 2), torch.arange(count) % 3)
@@ -242,7 +242,7 @@ def samples(count):
 class Sound(Task):
     name = "sound"
     summary = "nothing"
-    recipe = Recipe(rounds=1, lr=0.1, batch=10)
+    recipe = TrainingConfig(rounds=1, lr=0.1, batch=10)
     def load(self, place):
         return Data(samples(60), samples(30), classes=3)
     def model(self, data):
@@ -289,7 +289,7 @@ class TooManyOutputs(Sound):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("NoRecipe", "needs a `recipe`, a fedimmune.Recipe"),
+        ("NoRecipe", "needs a `recipe`, a fedimmune.TrainingConfig"),
         ("NoDefault", "parameter 'size' needs a default"),
         ("Forgetful", "has to keep its parameter 'size'"),
         ("Complicated", "size must be a number"),

@@ -1,4 +1,4 @@
-"""What pages that look into things take for given: a defence, recordings, a run."""
+"""What pages that look into things take for given: a defense, recordings, a run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SHORT = ("--attackers", "0,4", "--runs", "2", "--rounds", "5", "--local-epochs"
 _COMMANDS = (
     ("record", "--attacks", "omniscient", *_SHORT, "--workers", "1", "-o", "recordings"),
     ("record", "--attacks", "backdoor", *_SHORT, "--workers", "1", "-o", "new-recordings"),
-    ("train", "recordings", "--epochs", "40", "-o", "digits.defence"),
+    ("train", "recordings", "--epochs", "40", "-o", "digits.defense"),
     (
-        *("simulate", "--rule", "adaptive", "--defence", "digits.defence"),
+        *("simulate", "--rule", "adaptive", "--defense", "digits.defense"),
         *("--attack", "omniscient", "--attackers", "4", "--rounds", "7"),
     ),
 )
@@ -27,7 +27,7 @@ _COMMANDS = (
 
 @pytest.fixture(scope="session")
 def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``digits.defence``, ``recordings``, ``new-recordings`` and ``runs/RUN``."""
+    """A folder with ``digits.defense``, ``recordings``, ``new-recordings`` and ``runs/RUN``."""
     folder = tmp_path_factory.mktemp("given")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

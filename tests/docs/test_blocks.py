@@ -28,7 +28,7 @@ SLOW = (
 )
 """Followed by `make test-docs`."""
 LOOKING = ("verdicts", "patches", "inspect", "reports")
-"""Followed by `make test-docs`, where there are a defence, recordings and a run already."""
+"""Followed by `make test-docs`, where there are a defense, recordings and a run already."""
 ELSEWHERE = {
     "theory": "tests/bounds/test_theory.py",
     "benchmarks": "commands of minutes to hours: only read",
@@ -37,7 +37,7 @@ ELSEWHERE = {
 NOT_RUN = {
     "README.md": 1,
     "command-line": 1,
-    "defences": 1,
+    "defenses": 1,
     "flower": 8,
     "index": 3,
     "tasks": 1,

@@ -9,7 +9,7 @@ import pytest
 
 from fedimmune import simulate
 from fedimmune.demo import Demo
-from fedimmune.federation import run_folder
+from fedimmune.simulation import run_folder
 from tests.docs.pages import DOCS
 
 pytest.importorskip("matplotlib")
@@ -19,11 +19,11 @@ SIZE = slice(16, 24)
 
 
 class Short(Demo):
-    """A demo with a defence that somebody else made, and few rounds."""
+    """A demo with a defense that somebody else made, and few rounds."""
 
     def __init__(self, folder: Path, things: Path) -> None:
         super().__init__(folder)
-        self.defence = things / "digits.defence"
+        self.defense = things / "digits.defense"
 
 
 def size_of(picture: Path) -> bytes:

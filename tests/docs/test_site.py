@@ -21,7 +21,7 @@ SHOWN = {
     "fedimmune": ("aggregate_files", "measure", "simulate"),
     "fedimmune.attacks": (),
     "fedimmune.bounds": (),
-    "fedimmune.federation": (),
+    "fedimmune.simulation": (),
     "fedimmune.flower": (),
     "fedimmune.report": (),
     "fedimmune.rules": (),

@@ -28,8 +28,8 @@ def _server_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def digits_defence(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a defence for the task `digits`, for whole runs."""
+def digits_defense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a defense for the task `digits`, for whole runs."""
     from tests.flower.running import learn_digits  # noqa: PLC0415 (slow to import)
 
     return learn_digits(tmp_path_factory.mktemp("digits"))

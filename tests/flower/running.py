@@ -14,9 +14,8 @@ from uuid import uuid4
 
 from fedimmune.adaptive import train
 from fedimmune.adaptive.recordings import read_recordings
-from fedimmune.federation import Scenario
-from fedimmune.federation.plan import plan
-from fedimmune.federation.rehearsal import record
+from fedimmune.simulation import Scenario
+from fedimmune.simulation.rehearsal import plan, record
 from fedimmune.tasks import data_folder, load_data
 
 __all__ = ["APP", "Program", "learn_digits", "records_in", "wait_until"]
@@ -31,11 +30,11 @@ def learn_digits(folder: Path) -> Path:
     task = Scenario(**base).make_task()
     data = load_data(task, data_folder())
     attacks = ("backdoor", "omniscient")
-    rehearsals = plan(base, data.facts, attacks=attacks, attackers=(3,), runs=2, follow=("oracle",))
+    rehearsals = plan(base, data.spec, attacks=attacks, attackers=(3,), runs=2, follow=("oracle",))
     record(rehearsals, folder / "recordings", task, data, workers=1)
-    defence = train(read_recordings([folder / "recordings"]), epochs=60)
-    defence.save(folder / "digits.defence")
-    return folder / "digits.defence"
+    defense = train(read_recordings([folder / "recordings"]), epochs=60)
+    defense.save(folder / "digits.defense")
+    return folder / "digits.defense"
 
 
 class Program:

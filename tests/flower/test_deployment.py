@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedimmune.federation import Scenario
-from fedimmune.federation.federation import Federation
-from fedimmune.files import load_mapped
+from fedimmune.io import load_mapped
+from fedimmune.simulation import Scenario
+from fedimmune.simulation.federation import Federation
 from fedimmune.tasks import data_folder, load_data
 from tests.flower.running import APP, Program, records_in, wait_until
 
@@ -82,11 +82,11 @@ def deployment(
     with ExitStack() as stack:
         loopback = Program(command, folder / "loopback.out")
         stack.callback(loopback.end)
-        defence = request.getfixturevalue("digits_defence")  # is learned while the others start
+        defense = request.getfixturevalue("digits_defense")  # is learned while the others start
         loopback.says("ready: ", PATIENCE)
         started, attacker = started_in(folder), who_attacks()
         nodes = {number: str(started[f"node-{number}"]["node-id"]) for number in range(3)}
-        run = Program(run_command(folder, defence), folder / "run.out", **home_in(folder))
+        run = Program(run_command(folder, defense), folder / "run.out", **home_in(folder))
         stack.callback(run.end)
         victim = min(number for number in nodes if number != attacker)
         it = Deployment(folder, loopback, run, nodes, attacker, victim)
@@ -106,8 +106,8 @@ def home_in(folder: Path) -> dict[str, str]:
     return {"FLWR_HOME": str(folder / "home")}
 
 
-def run_command(folder: Path, defence: Path) -> list[str]:
-    places = {"rule": "adaptive", "defence": str(defence)}
+def run_command(folder: Path, defense: Path) -> list[str]:
+    places = {"rule": "adaptive", "defense": str(defense)}
     places |= {"runs": str(folder / "runs"), "name": "it"}
     config = {**SETTING, **places, "rounds": ROUNDS, "timeout": PATIENCE}
     said = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())

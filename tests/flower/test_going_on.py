@@ -14,7 +14,7 @@ from torch import Tensor
 from fedimmune.errors import InputError
 from fedimmune.flower import RobustStrategy, verdict_of
 from fedimmune.report import write_report
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
 from tests.flower.federation import (
     FakeGrid,
     altering,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedimmune.federation import Scenario, simulate
+from fedimmune.simulation import Scenario, simulate
 from tests.flower.running import Program, records_in, wait_until
 
 pytestmark = pytest.mark.flower
@@ -18,16 +18,16 @@ PATIENCE = 600.0
 ROUNDS = 4
 
 
-def demo(folder: Path, defence: Path) -> Program:
-    arguments = [str(folder), "--defence", str(defence), "--rounds", str(ROUNDS)]
+def demo(folder: Path, defense: Path) -> Program:
+    arguments = [str(folder), "--defense", str(defense), "--rounds", str(ROUNDS)]
     return Program([sys.executable, "demo.py", *arguments], folder.with_suffix(".log"))
 
 
 def test_flower_plays_what_simulate_plays_and_the_learned_rule_holds(
-    tmp_path: Path, digits_defence: Path
+    tmp_path: Path, digits_defense: Path
 ) -> None:
     folder = tmp_path / "demo"
-    program = demo(folder, digits_defence)
+    program = demo(folder, digits_defense)
     try:
         assert program.wait(PATIENCE) == 0, program.text
         assert program.family() == []
@@ -72,8 +72,8 @@ def runs_ray(program: Program) -> bool:
     return any("raylet" in line for line in program.family())
 
 
-def test_ctrl_c_stops_what_was_started(tmp_path: Path, digits_defence: Path) -> None:
-    program = demo(tmp_path / "demo", digits_defence)
+def test_ctrl_c_stops_what_was_started(tmp_path: Path, digits_defense: Path) -> None:
+    program = demo(tmp_path / "demo", digits_defense)
     try:
         # The worst time for it: Ray, which starts processes by the dozen, has just begun.
         wait_until(lambda: runs_ray(program) or program.process.poll() is not None, PATIENCE)

@@ -262,12 +262,12 @@ def test_an_anchor_is_what_training_changes() -> None:
     start = {name: tensor.clone() for name, tensor in twin.state_dict().items()}
     kept = {name: tensor.clone() for name, tensor in start.items()}
     update = anchor_for(model, list(batches()), lr=0.1, momentum=0.9, epochs=2)(dict(start))
-    optimiser = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
         for inputs, labels in batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(twin(inputs), labels).backward()
-            optimiser.step()
+            optimizer.step()
     for name, tensor in twin.state_dict().items():
         assert torch.equal(update[name], tensor - start[name])
     assert int(update["norm.num_batches_tracked"]) == 4

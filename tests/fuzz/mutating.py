@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedimmune.files import DESCRIPTION, described
+from fedimmune.io import DESCRIPTION, described
 
 __all__ = ["changed_bytes", "changed_json", "changed_tensors", "changed_text"]
 

@@ -24,20 +24,20 @@ from safetensors.torch import save_file
 
 from fedimmune import Updates, rules
 from fedimmune.adaptive import train
-from fedimmune.adaptive.defence import Defence
-from fedimmune.adaptive.memory import Case, Memory
-from fedimmune.adaptive.outcomes import Outcome, described_search
+from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording
-from fedimmune.cli import inspect_defence, inspect_run
-from fedimmune.cli.terminal import remarks, say
+from fedimmune.adaptive.reputation import Case, Memory
+from fedimmune.adaptive.sweep import Outcome, described_search
+from fedimmune.cli import inspect
+from fedimmune.cli._ui import remarks, say
 from fedimmune.errors import FedimmuneError
-from fedimmune.federation import Scenario
-from fedimmune.records import RoundRecord, Seconds
 from fedimmune.report import write_report
 from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules.history import History
-from fedimmune.runs import Checkpoint, RunFolder
-from fedimmune.traces import Trace
+from fedimmune.runs.folder import Checkpoint, RunFolder
+from fedimmune.runs.records import RoundRecord, Seconds
+from fedimmune.runs.traces import Trace
+from fedimmune.simulation import Scenario
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recording, recordings
 from tests.fuzz.conftest import COUNTS
 from tests.fuzz.mutating import changed_bytes, changed_json, changed_tensors, changed_text
@@ -84,7 +84,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     points = [Outcome(settings={"c": c}, attacker_weight=None, epoch=1, **figures) for c in (5, 10)]
     searched = described_search({"c": [5, 10]}, points)
     made.about = made.about.model_copy(update={"searched": searched})
-    made.save(folder / "a.defence")
+    made.save(folder / "a.defense")
     recording(rounds=2, n=4).save(folder / "a.recording")
     sent = dict(zip("abcdef", honest_round(6, torch.Generator().manual_seed(1)), strict=True))
     cases = {c: Case(since=1, evidence=(-0.1, -2.0), rounds=1.0) for c in ("a", "z")}
@@ -98,14 +98,14 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.joinpath("scenario.toml").write_text(
         Scenario(rule="krum", attack="backdoor", rounds=2).to_toml()
     )
-    _explained_run(folder / "explained", folder / "a.defence")
+    _explained_run(folder / "explained", folder / "a.defense")
     return folder
 
 
-def _explained_run(place: Path, defence: Path) -> None:
+def _explained_run(place: Path, defense: Path) -> None:
     folder = RunFolder(place)
     place.mkdir()
-    text = f'rounds = 2\n[rule]\nname = "adaptive"\ndefence = "{defence}"\n'
+    text = f'rounds = 2\n[rule]\nname = "adaptive"\ndefense = "{defense}"\n'
     (place / "scenario.toml").write_text(text)
     grams = grams_of(honest_round(8, torch.Generator().manual_seed(1)), list(LAYERS))
     evidence = torch.zeros(8, dtype=torch.float64)
@@ -119,29 +119,29 @@ def _explained_run(place: Path, defence: Path) -> None:
 
 
 def test_the_unchanged_files_are_good(valid: Path) -> None:
-    Defence.load(valid / "a.defence")
+    Defense.load(valid / "a.defense")
     Recording.load(valid / "a.recording")
     assert Memory.load(valid / "memory").cases
     assert History.load(valid / "history").sums
     Scenario.from_toml(valid / "scenario.toml")
-    inspect_run.look(valid / "explained", 1, "a", None).show()
+    inspect.look_at_run(valid / "explained", 1, "a", None).show()
     assert RunFolder(valid / "run").partition()
 
 
 # -------------------------------------------------------------------- one kind of file each
 
 
-@fuzzed("defence")
-def test_a_defence(draw: Any, tmp_path: Path, valid: Path) -> None:
-    path = tmp_path / "changed.defence"
-    path.write_bytes(changed_tensors(draw, (valid / "a.defence").read_bytes()))
-    loaded = Defence.load(path)
-    inspect_defence.look(path).show()
+@fuzzed("defense")
+def test_a_defense(draw: Any, tmp_path: Path, valid: Path) -> None:
+    path = tmp_path / "changed.defense"
+    path.write_bytes(changed_tensors(draw, (valid / "a.defense").read_bytes()))
+    loaded = Defense.load(path)
+    inspect.look_at_defense(path).show()
     layers = len(loaded.about.layers)
     grams = torch.eye(5, dtype=torch.float64).expand(layers, 5, 5)
     weights, scores = loaded.weigh(grams - 0.1)
     assert bool(torch.isfinite(weights).all() & torch.isfinite(scores).all())
-    rule: Any = rules.get("adaptive", defence=path)
+    rule: Any = rules.get("adaptive", defense=path)
     sent = honest_round(6, torch.Generator().manual_seed(1))
     repr(rule.aggregate([negated(sent[0]), *sent[1:]]))
 
@@ -153,15 +153,15 @@ def test_a_recording(draw: Any, tmp_path: Path, valid: Path) -> None:
     found = Recording.load(path)
     other = recording(run=1, rounds=1, n=4)
     made = train([found, other], epochs=1, settings={"hidden": 2})
-    made.save(tmp_path / "made.defence")
-    Defence.load(tmp_path / "made.defence")
+    made.save(tmp_path / "made.defense")
+    Defense.load(tmp_path / "made.defense")
 
 
 @fuzzed("memory")
 def test_a_memory(draw: Any, tmp_path: Path, valid: Path) -> None:
     path = tmp_path / "changed.memory"
     path.write_bytes(changed_tensors(draw, (valid / "memory").read_bytes()))
-    rule: Any = rules.get("adaptive", defence=valid / "a.defence", memory=True)
+    rule: Any = rules.get("adaptive", defense=valid / "a.defense", memory=True)
     rule.restore(path)
     sent = honest_round(6, torch.Generator().manual_seed(1))
     repr(rule.aggregate(dict(zip("abcdef", sent, strict=True))))
@@ -197,8 +197,8 @@ def test_a_trace(draw: Any, tmp_path: Path, valid: Path) -> None:
     folder = _copied(valid / "explained", tmp_path)
     path = folder / "traces" / "round-0001.safetensors"
     path.write_bytes(changed_tensors(draw, path.read_bytes()))
-    inspect_run.look(folder, None, None, None).show()
-    inspect_run.look(folder, 1, "a", None).show()
+    inspect.look_at_run(folder, None, None, None).show()
+    inspect.look_at_run(folder, 1, "a", None).show()
 
 
 @fuzzed("checkpoint")
@@ -257,8 +257,8 @@ def test_the_scenario_of_a_run(draw: Any, tmp_path: Path, valid: Path) -> None:
 
 
 def _read(folder: Path, tmp_path: Path) -> None:
-    inspect_run.look(folder, None, None, None).show()
-    inspect_run.look(folder, 1, None, None).show()
+    inspect.look_at_run(folder, None, None, None).show()
+    inspect.look_at_run(folder, 1, None, None).show()
     write_report([folder], tmp_path / "report.html")
 
 

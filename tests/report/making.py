@@ -12,9 +12,9 @@ import tomli_w
 import torch
 from safetensors.torch import save_file
 
-from fedimmune.records import ClientData, RoundRecord, Seconds
 from fedimmune.results import ClientResult, Verdict
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import ClientData, RoundRecord, Seconds
 
 __all__ = ["make_run", "scenario_of", "visible_text", "with_kinds"]
 

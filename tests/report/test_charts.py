@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedimmune import load_runs, rules
-from fedimmune.adaptive.outcomes import Outcome, described_search
-from fedimmune.adaptive.sweeping import points_of
+from fedimmune.adaptive.sweep import Outcome, described_search, points_of
 from fedimmune.report import charts, write_figures
 from fedimmune.report.charts import Figure, rule_styles, save
 from fedimmune.report.summary import confusion_of, settings_of, written

@@ -20,15 +20,15 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedimmune import Scenario, federation
+from fedimmune import Scenario, simulation
 from fedimmune.adaptive import train
 from fedimmune.cli import app
 from fedimmune.errors import InputError
-from fedimmune.records import RoundRecord, Seconds
 from fedimmune.report import write_report
 from fedimmune.report.summary import command_of
 from fedimmune.results import ClientResult, Verdict
-from fedimmune.runs import RunFolder
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord, Seconds
 from tests.adaptive.rehearsed import recordings
 from tests.report.making import make_run, scenario_of, visible_text
 
@@ -234,24 +234,24 @@ def test_the_title_is_ones_own(tmp_path: Path) -> None:
     assert "<title>Mine &amp; yours</title>" in page(tmp_path, title="Mine & yours")
 
 
-# -------------------------------------------------------------------- the defence
+# -------------------------------------------------------------------- the defense
 
 
-def adaptive(defence: Path, digest: str) -> dict[str, Any]:
-    return scenario_of({"name": "adaptive", "defence": str(defence), "digest": digest})
+def adaptive(defense: Path, digest: str) -> dict[str, Any]:
+    return scenario_of({"name": "adaptive", "defense": str(defense), "digest": digest})
 
 
 @pytest.fixture
 def defended(tmp_path: Path) -> Path:
-    """A run by a defence whose file and curve are there."""
+    """A run by a defense whose file and curve are there."""
     made = train(recordings(2, rounds=2), epochs=3)
-    made.save(tmp_path / "a.defence")
-    digest = type(made).load(tmp_path / "a.defence").digest
-    make_run(tmp_path / "run", adaptive(tmp_path / "a.defence", digest))
+    made.save(tmp_path / "a.defense")
+    digest = type(made).load(tmp_path / "a.defense").digest
+    make_run(tmp_path / "run", adaptive(tmp_path / "a.defense", digest))
     return tmp_path
 
 
-def test_a_defence_is_shown_in_full(defended: Path) -> None:
+def test_a_defense_is_shown_in_full(defended: Path) -> None:
     text = page(defended)
     assert "On held-out rehearsals" in text
     assert 'data-name="curve"' in text
@@ -259,17 +259,17 @@ def test_a_defence_is_shown_in_full(defended: Path) -> None:
     assert "cannot be shown" not in text
 
 
-def test_a_defence_that_has_moved_is_no_error(defended: Path) -> None:
-    (defended / "a.defence").rename(defended / "b.defence")
+def test_a_defense_that_has_moved_is_no_error(defended: Path) -> None:
+    (defended / "a.defense").rename(defended / "b.defense")
     said = visible_text(page(defended))
-    assert "It cannot be shown: the defence cannot be read: no such file" in said
+    assert "It cannot be shown: the defense cannot be read: no such file" in said
 
 
-def test_another_defence_in_its_place_is_not_taken_for_it(defended: Path) -> None:
+def test_another_defense_in_its_place_is_not_taken_for_it(defended: Path) -> None:
     made = train(recordings(2, rounds=2), epochs=1, seed=2)
-    made.save(defended / "a.defence")
+    made.save(defended / "a.defense")
     text = page(defended)
-    assert "is now another defence" in text
+    assert "is now another defense" in text
     assert "On held-out rehearsals" not in text
 
 
@@ -277,7 +277,7 @@ def test_another_defence_in_its_place_is_not_taken_for_it(defended: Path) -> Non
     "curve", [None, "", "epoch,training\n1,2\n", "epoch,training,validation\n1,x,2\n"]
 )
 def test_a_curve_that_is_missing_or_damaged_is_said(defended: Path, curve: str | None) -> None:
-    place = defended / "a.defence.curve.csv"
+    place = defended / "a.defense.curve.csv"
     place.unlink() if curve is None else place.write_text(curve)
     text = page(defended)
     assert "Its learning curve" in text
@@ -446,7 +446,7 @@ SCENARIOS: list[dict[str, Any]] = [
         "attack": {"name": "label-flip", "kind": "swap"},
         "partition": {"name": "by-label", "shards": 3},
         "rule": {"name": "multi-krum", "attackers": 2, "keep": 4},
-        "optimiser": {"name": "adam", "lr": 0.002},
+        "optimizer": {"name": "adam", "lr": 0.002},
         "clients": 12,
         "participation": 0.75,
         "seed": 12345,
@@ -465,7 +465,7 @@ def test_the_command_in_a_report_runs_the_very_same_scenario(
         raise InputError("what is meant is known: it need not be run")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(federation, "simulate", play)
+    monkeypatch.setattr(simulation, "simulate", play)
     scenario = Scenario(task="digits", batch=64, **fields)
     lines = command_of(scenario.model_dump(), is_simulated=True)
     assert lines is not None
@@ -477,7 +477,7 @@ def test_the_command_in_a_report_runs_the_very_same_scenario(
 
 
 def test_text_that_looks_like_a_number_stays_text() -> None:
-    scenario = {"task": "digits", "rule": {"name": "adaptive", "defence": "a b", "digest": "12e4"}}
+    scenario = {"task": "digits", "rule": {"name": "adaptive", "defense": "a b", "digest": "12e4"}}
     words = shlex.split(" ".join(command_of(scenario, is_simulated=True) or []))
     assert 'rule.digest="12e4"' in words
     assert "a b" in words

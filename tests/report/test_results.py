@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from fedimmune import Scenario, load_runs, simulate
 from fedimmune.errors import InputError
-from fedimmune.federation import run_folder
-from fedimmune.records import ClientData, RoundRecord, Seconds
 from fedimmune.results import ClientResult, Verdict
-from fedimmune.results_table import FIGURES, Results, _rows
-from tests.federation.own_task import Blobs
+from fedimmune.runs.records import ClientData, RoundRecord, Seconds
+from fedimmune.runs.results import FIGURES, Results, _rows
+from fedimmune.simulation import run_folder
 from tests.report.making import make_run, scenario_of
+from tests.simulation.own_task import Blobs
 
 NO_TIME = Seconds(training=0, aggregating=0, testing=0)
 VERDICTS = ("trusted", "unused", "suspected", "rejected", "failed", "late")
@@ -281,7 +281,7 @@ def test_a_skipped_round_has_no_figures() -> None:
 
 def test_a_simulation_writes_down_who_has_what(tmp_path: Path) -> None:
     scenario = Scenario(
-        task="tests.federation.own_task:Blobs", clients=5, rounds=2, attack="backdoor", attackers=2
+        task="tests.simulation.own_task:Blobs", clients=5, rounds=2, attack="backdoor", attackers=2
     )
     records = simulate(scenario, runs=tmp_path, workers=1)
     next(records)

@@ -18,7 +18,7 @@ from fedimmune.report import write_report
 from fedimmune.report.charts import save, traits
 from fedimmune.report.summary import settings_of
 from fedimmune.report.traits import Panel, traits_of
-from fedimmune.traces import Trace, Traces
+from fedimmune.runs.traces import Trace, Traces
 from tests.report.making import make_run, scenario_of, visible_text
 
 MEGABYTE = 1_000_000

@@ -89,7 +89,7 @@ def test_the_table_is_what_the_runs_say(shared: Path) -> None:
         scenario: dict[str, Any] = tomllib.loads((folder / "scenario.toml").read_text())
         last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
         rule = scenario["rule"]["name"]
-        if "adaptive-paper" in scenario["rule"].get("defence", ""):
+        if "adaptive-paper" in scenario["rule"].get("defense", ""):
             rule = "adaptive-paper"
         if scenario["attackers"] == 4 and scenario["clients"] == 10:
             runs.setdefault(rule, []).append((last["accuracy"], last["asr"]))
@@ -123,7 +123,7 @@ def test_jobs_are_shared_and_never_done_twice(
     words = ("mnist-attackers", "mnist-backdoor", "--scale", "smoke", "--folder", shared, "--json")
     assert call(monkeypatch, *words) == 0
     found = json.loads(capsys.readouterr().out)
-    # Without attack and under the omniscient attack: four rules each, and one more defence.
+    # Without attack and under the omniscient attack: four rules each, and one more defense.
     assert found["done"] == 4 + 4 + 1
     after = made(shared)
     assert {name: after[name] for name in before} == before

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedimmune.errors import ParameterError
-from fedimmune.federation import Scenario
+from fedimmune.simulation import Scenario
 from fedimmune.tasks import find
 from reproduction.experiments import RunTable
 from reproduction.jobs import DefenseJob, RehearsalJob, RunJob
@@ -118,7 +118,7 @@ def test_scales_share_what_does_not_differ() -> None:
     assert rehearsed[0] < rehearsed[1] | rehearsed[0]
 
 
-def test_defences_share_rehearsals() -> None:
+def test_defenses_share_rehearsals() -> None:
     """Three trainings (B, O, B+O) of two forms learn from the rehearsals of one."""
     request = Request("cpu")
     every = keys("mnist-attackers", request, RehearsalJob)
@@ -142,7 +142,7 @@ def test_the_literal_form_and_the_usual_one_learn_from_the_same() -> None:
 def test_the_authors_protocol_is_played_and_rehearsed() -> None:
     jobs = closure(find_experiment("mnist-attackers").jobs(Request("authors", 1)))
     played = [p.scenario for p in jobs if isinstance(p, RunJob | RehearsalJob)]
-    assert all(scenario.optimiser.carried for scenario in played)
+    assert all(scenario.optimizer.carried for scenario in played)
     values = {s.attack.parameters.get("value") for s in played if s.attack.name == "backdoor"}
     assert values == {1.0}
     assert keys("mnist-attackers", Request("authors", 1)).isdisjoint(
@@ -230,7 +230,7 @@ def test_what_is_offered_can_be_chosen_and_nothing_else(scale: str) -> None:
         (lambda: Request("huge"), ["'huge'", "smoke"]),
         (lambda: Request("cpu", 0), ["seed"]),
         (lambda: parse_filter(["rule"]), ["FIELD=VALUE", "'rule'"]),
-        (lambda: parse_filter(["colour=red"]), ["'colour'", "attackers"]),
+        (lambda: parse_filter(["color=red"]), ["'color'", "attackers"]),
         (lambda: parse_filter(["accuracy=1"]), ["'accuracy'"]),
         (lambda: find_method("best"), ["'best'", "adaptive"]),
         (lambda: find_preset("letters", "cpu"), ["'letters'", "mnist"]),

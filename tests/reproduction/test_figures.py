@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedimmune.errors import InputError
-from fedimmune.federation import Scenario, run_folder, simulate
+from fedimmune.simulation import Scenario, run_folder, simulate
 from reproduction.figures import partition_chart, run_charts, save, search_chart, traits_chart
 from reproduction.layout import lay_out, printed
 from reproduction.methods import METHODS, RULES, color_of

@@ -33,7 +33,7 @@ def test_an_attacker_can_weigh_more_than_printed() -> None:
 
 def test_attackers_are_not_cut_off_below_the_printed_limit() -> None:
     assert lemma.surely_truncated_below(n=10, m=4) > 1.9
-    assert (used([0.0] * 10, c=10, eps=0.5, renormalised=True) > 0).all()
+    assert (used([0.0] * 10, c=10, eps=0.5, renormalized=True) > 0).all()
     limit = bounds.surely_truncated_below(n=10, m=4)
     assert limit is not None
     assert limit < 1
@@ -47,25 +47,25 @@ def test_an_honest_client_can_weigh_less_than_printed() -> None:
     assert lowest >= bounds.benign_weights(0.1, n=10, m=0).lowest * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("renormalised", [True, False])
-def test_the_norm_of_a_client_that_is_cut_off_counts(renormalised: bool) -> None:
+@pytest.mark.parametrize("renormalized", [True, False])
+def test_the_norm_of_a_client_that_is_cut_off_counts(renormalized: bool) -> None:
     """An honest client far out, with a score of 0.7: it is missed, however short the others."""
     scores = [0.7] + [1.0] * 9
-    weights = used(scores, c=10, eps=0.5, renormalised=renormalised)
+    weights = used(scores, c=10, eps=0.5, renormalized=renormalized)
     assert weights[0] == 0
     updates = np.array([1000.0] + [1.0] * 9)
     off = abs(weights @ updates - robust(10, 0) @ updates)
     assert off > lemma.error_bound(0.3, n=10, m=0, largest_kept_norm=1.0)
-    assert off <= bounds.error_bound(0.3, n=10, m=0, renormalised=renormalised, largest_norm=1000.0)
+    assert off <= bounds.error_bound(0.3, n=10, m=0, renormalized=renormalized, largest_norm=1000.0)
 
 
-@pytest.mark.parametrize("renormalised", [True, False])
-def test_an_honest_client_that_is_cut_off_breaks_it_whatever_the_norms(renormalised: bool) -> None:
+@pytest.mark.parametrize("renormalized", [True, False])
+def test_an_honest_client_that_is_cut_off_breaks_it_whatever_the_norms(renormalized: bool) -> None:
     """The proof lets truncation act on attackers alone; with a high threshold it need not."""
-    case = Case.of(0.1, 10, 0, 1.0, 0.97, renormalised)
+    case = Case.of(0.1, 10, 0, 1.0, 0.97, renormalized)
     off = case.differences([0.9] * 5 + [1.0] * 5)
     assert off > 3 * lemma.error_bound(0.1, n=10, m=0, c=1.0)
-    assert off <= bounds.error_bound(0.1, n=10, m=0, c=1.0, eps=0.97, renormalised=renormalised)
+    assert off <= bounds.error_bound(0.1, n=10, m=0, c=1.0, eps=0.97, renormalized=renormalized)
 
 
 def test_nearly_half_attackers_break_it_without_truncation() -> None:
@@ -97,7 +97,7 @@ def test_an_estimate_that_was_right_does_not_improve() -> None:
     """From "within δ" follows "within γδ", not an error γ times as large: here it was zero."""
     error = lemma.needed_score_error(0.1, 1.0, n=10, m=4)
     scores = [1 - error, *([1.0] * 5), *([-1.0] * 4)]
-    weights = used(scores, c=10, eps=0.5, renormalised=True)
+    weights = used(scores, c=10, eps=0.5, renormalized=True)
     updates = np.array([1.0] + [-1.0] * 5 + [0.0] * 4)
     off = abs(weights @ updates - robust(10, 4) @ updates)
     assert 0.1 * 0.0 < off <= 0.1

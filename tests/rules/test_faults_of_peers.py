@@ -216,7 +216,7 @@ def test_krum_says_how_many_clients_its_attackers_need() -> None:
 
 
 def test_ties_of_krum_do_not_go_by_position() -> None:
-    """Of three clients the two nearest are each other's only neighbour: always a tie."""
+    """Of three clients the two nearest are each other's only neighbor: always a tie."""
     rows = torch.tensor([[0.0], [1.0], [10.0]])
     for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]):
         assert rules.get("krum")(rows[order]).tolist() == [1.0]

@@ -137,11 +137,11 @@ def residual(matrix: Vector, lam: float, delta: float) -> tuple[Vector, list[flo
         line = [intercept + slope * rank for rank in x]
         r = [a - b for a, b in zip(y, line, strict=True)]
         scale = 1.4826 * (1 + 5 / (n - 1)) * median(sorted(abs(a) for a in r)[1:])
-        centre = (n - 1) / 2
-        spread = sum((rank - centre) ** 2 for rank in range(n))
+        center = (n - 1) / 2
+        spread = sum((rank - center) ** 2 for rank in range(n))
         confidences = []
         for rank, a in zip(x, r, strict=True):
-            leverage = 1 / n + (rank - centre) ** 2 / spread
+            leverage = 1 / n + (rank - center) ** 2 / spread
             limit = bound * math.sqrt(1 - leverage) * scale
             confidences.append(1.0 if abs(a) <= limit else limit / abs(a))
         deviation = float(np.std(confidences, ddof=1))

@@ -89,12 +89,12 @@ def cifar100_folder(place: Path, each: int = 1) -> Path:
 
 
 def jpeg(file: Path, side: int = 64, mode: str = "RGB", level: int = 100) -> None:
-    colour = level if mode == "L" else (level, 0, 255 - level)
-    Image.new(mode, (side, side), colour).save(file, "JPEG")
+    color = level if mode == "L" else (level, 0, 255 - level)
+    Image.new(mode, (side, side), color).save(file, "JPEG")
 
 
 def tiny_imagenet_folder(place: Path) -> Path:
-    """200 classes, two training images and one for validation each; the first is grey."""
+    """200 classes, two training images and one for validation each; the first is gray."""
     folder = place / "tiny-imagenet-200"
     (folder / "val" / "images").mkdir(parents=True)
     wnids = [f"n{number:08}" for number in range(200)]

@@ -10,9 +10,9 @@ import torch
 
 from fedimmune import tasks
 from fedimmune.errors import InputError
+from fedimmune.tasks.archives import Archive
 from fedimmune.tasks.cifar10 import Cifar10
 from fedimmune.tasks.cifar100 import Cifar100
-from fedimmune.tasks.downloads import Archive
 from tests.tasks.making import NOWHERE, cifar10_folder, cifar100_folder, cifar_content
 from tests.tasks.training import learns
 

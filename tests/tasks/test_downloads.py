@@ -18,8 +18,8 @@ import pytest
 
 from fedimmune import tasks
 from fedimmune.errors import InputError
-from fedimmune.tasks import downloads, progress
-from fedimmune.tasks.downloads import Archive, compare, download, need_folder
+from fedimmune.tasks import archives
+from fedimmune.tasks.archives import Archive, compare, download, need_folder
 from fedimmune.tasks.mnist import Mnist
 from tests.tasks.making import NOWHERE, cifar10_folder, idx_folder
 
@@ -97,7 +97,7 @@ def test_an_address_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "_SECONDS", 0.2)
+    monkeypatch.setattr(archives, "_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.monotonic()
         with pytest.raises(InputError, match="no answer within"):
@@ -121,13 +121,13 @@ def test_progress_is_shown_on_a_terminal(
     (site[1] / "file").write_bytes(b"content" * 10_000)
     url, sum_ = f"{site[0]}file", md5(b"content" * 10_000)
     download(url, sum_, tmp_path / "one")
-    assert list(progress.tracked([1, 2], "Counting")) == [1, 2]
+    assert list(archives.tracked([1, 2], "Counting")) == [1, 2]
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(downloads, "terminal", lambda: True)
-    monkeypatch.setattr(progress, "terminal", lambda: True)
+    monkeypatch.setattr(archives, "terminal", lambda: True)
+    monkeypatch.setattr(archives, "terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     download(url, sum_, tmp_path / "two")
-    assert list(progress.tracked([1, 2], "Counting")) == [1, 2]
+    assert list(archives.tracked([1, 2], "Counting")) == [1, 2]
     out, err = capsys.readouterr()
     assert out == ""
     assert "Downloading file" in err
@@ -248,14 +248,14 @@ def test_another_process_may_be_faster(
     site: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = published(site, "set.zip", zip_of({"set/one": b"1"}))
-    unpack = downloads._unpack
+    unpack = archives._unpack
 
     def slowly(file: Path, into: Path, what: Archive) -> None:
         unpack(file, into, what)
         (tmp_path / "data" / "set").mkdir()
         (tmp_path / "data" / "set" / "one").write_bytes(b"theirs")
 
-    monkeypatch.setattr(downloads, "_unpack", slowly)
+    monkeypatch.setattr(archives, "_unpack", slowly)
     folder = need_folder("task", tmp_path / "data", archive, ("one",))
     assert (folder / "one").read_bytes() == b"theirs"
     assert everything_in(tmp_path / "data") == {"set", "set/one"}

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from fedimmune.errors import InputError
-from fedimmune.tasks.idx import read_idx
+from fedimmune.tasks.images import read_idx
 from tests.tasks.making import idx
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)

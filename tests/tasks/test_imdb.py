@@ -7,11 +7,11 @@ import torch
 
 from fedimmune import tasks
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.tasks import gru
-from fedimmune.tasks.downloads import Archive
-from fedimmune.tasks.gru import WordGRU
+from fedimmune.tasks.archives import Archive
 from fedimmune.tasks.imdb import Imdb
-from fedimmune.tasks.words import commonest, ids_of, read_vectors, words_of
+from fedimmune.tasks.models import gru
+from fedimmune.tasks.models.gru import WordGRU
+from fedimmune.tasks.text import commonest, ids_of, read_vectors, words_of
 from tests.tasks.making import NOWHERE, imdb_folder, vectors_file
 from tests.tasks.training import learns
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedimmune import tasks
 from fedimmune.errors import InputError
-from fedimmune.tasks.lenet import LeNet
 from fedimmune.tasks.mnist import Mnist
+from fedimmune.tasks.models.lenet import LeNet
 from tests.tasks.making import NOWHERE, idx, idx_folder
 from tests.tasks.training import learns
 

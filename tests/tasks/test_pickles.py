@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedimmune.errors import InputError
-from fedimmune.tasks.pickles import read_pickle
+from fedimmune.tasks.images import read_pickle
 from tests.tasks.making import python2_pickle
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10

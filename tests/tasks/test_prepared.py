@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedimmune.errors import InputError
-from fedimmune.tasks import Data, Samples, prepared
-from fedimmune.tasks.prepared import read_data, write_data
+from fedimmune.tasks import Data, Samples, data
+from fedimmune.tasks.data import read_data, write_data
 
 
 def small(value: float = 0.0, highest: tuple[float, ...] | None = (2.5,)) -> Data:
@@ -51,7 +51,7 @@ class Counted:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    monkeypatch.setattr(prepared, "user_cache", lambda: folder)
+    monkeypatch.setattr(data, "user_cache", lambda: folder)
     return folder
 
 
@@ -63,7 +63,7 @@ def get(tmp_path: Path, cache: Path) -> Callable[..., Data]:
     source.write_text("as it was")
 
     def call(make: Callable[[], Data], **settings: object) -> Data:
-        return prepared.prepared("set", tmp_path / "place", [source], settings, make)
+        return data.prepared("set", tmp_path / "place", [source], settings, make)
 
     return call
 
@@ -147,14 +147,14 @@ def test_a_damaged_file_that_cannot_be_replaced_is_passed_over(
     assert file is not None
     file.unlink()
     file.write_text("damaged")
-    write = prepared.write_data
+    write = data.write_data
 
     def only_elsewhere(data: Data, path: Path) -> None:
         if path.parent == file.parent:
             raise InputError("read-only")
         write(data, path)
 
-    monkeypatch.setattr(prepared, "write_data", only_elsewhere)
+    monkeypatch.setattr(data, "write_data", only_elsewhere)
     for _ in range(2):
         assert get(make).file == cache / "prepared" / file.name
     assert make.times == 2

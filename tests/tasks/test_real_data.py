@@ -73,7 +73,7 @@ def test_it_loads(name: str, caplog: pytest.LogCaptureFixture) -> None:
     else:
         assert f"{name}: {counts[0]:,} of {WHOLE[name][0]:,} training" in caplog.text
         assert "differs" in verdicts
-    assert data.facts.shape == SHAPES[name]
+    assert data.spec.shape == SHAPES[name]
     assert data.classes == CLASSES[name]
     check_samples(name, data)
     again = task.load(place)
@@ -98,7 +98,7 @@ def check_samples(name: str, data: Data) -> None:
     assert data.highest is not None
     inputs = data.clients.inputs[:: max(1, len(data.clients) // 5000)]
     assert inputs.dtype == torch.float32
-    # Normalised by the set's own means and deviations; resizing takes some of the latter.
+    # Normalized by the set's own means and deviations; resizing takes some of the latter.
     assert inputs.mean((0, 2, 3)).abs().max() < 0.05
     assert (inputs.std((0, 2, 3)) - 1).abs().max() < 0.1
     for channel, highest in enumerate(data.highest):

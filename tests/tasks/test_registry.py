@@ -37,7 +37,7 @@ def test_digits_need_nothing(tmp_path: Path) -> None:
     task = tasks.get("digits")
     assert task.check(tmp_path) == []
     data = task.load(tmp_path / "absent")
-    assert data.facts == tasks.Facts(10, (1, 16, 16), (1.0,))
+    assert data.spec == tasks.DataSpec(10, (1, 16, 16), (1.0,))
     assert len(data.clients) + len(data.server) == 1797
     assert task.model(data)(data.server.inputs[:3]).shape == (3, 10)
     assert torch.equal(data.clients.inputs, task.load(tmp_path).clients.inputs)

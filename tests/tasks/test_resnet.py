@@ -12,7 +12,7 @@ from torch import Tensor
 from fedimmune import tasks
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.tasks import Data, Samples
-from fedimmune.tasks.resnet import ResNet18
+from fedimmune.tasks.models.resnet import ResNet18
 
 DATA = Data(
     Samples(torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64)),

@@ -7,7 +7,7 @@ import torch
 
 from fedimmune import tasks
 from fedimmune.errors import InputError
-from fedimmune.tasks.downloads import Archive
+from fedimmune.tasks.archives import Archive
 from fedimmune.tasks.tiny_imagenet import TinyImagenet
 from tests.tasks.making import NOWHERE, jpeg, tiny_imagenet_folder
 from tests.tasks.training import learns
@@ -23,14 +23,14 @@ def test_a_folder_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert data.clients.labels.tolist() == [label for label in range(200) for _ in range(2)]
     assert sorted(data.server.labels.tolist()) == [*range(200)]
     assert "400 of 100,000 training and 200 of 10,000 test images: a subset" in caplog.text
-    # Each image is of its class: red rises with it, and what is grey is grey in each channel.
+    # Each image is of its class: red rises with it, and what is gray is gray in each channel.
     means = torch.tensor((0.4802, 0.4481, 0.3975))[:, None]
     stds = torch.tensor((0.2770, 0.2691, 0.2821))[:, None]
     for samples in (data.clients, data.server):
         levels = samples.inputs.mean((2, 3)).T * stds + means
         assert torch.allclose(levels[0, 2:] * 255, samples.labels[2:].float(), atol=3)
-    grey = data.clients.inputs[0].mean((1, 2)) * stds[:, 0] + means[:, 0]
-    assert torch.allclose(grey, torch.zeros(3), atol=0.02)
+    gray = data.clients.inputs[0].mean((1, 2)) * stds[:, 0] + means[:, 0]
+    assert torch.allclose(gray, torch.zeros(3), atol=0.02)
     assert learns(task, data, steps=20, lr=0.1)
 
 

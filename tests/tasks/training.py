@@ -11,13 +11,13 @@ def learns(task: Task, data: Data, steps: int, lr: float, batch: int = 40) -> bo
     """Train on the first samples, and say whether their loss fell by a tenth and stayed finite."""
     torch.manual_seed(0)
     model = task.model(data)
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=task.recipe.momentum)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=task.recipe.momentum)
     inputs, labels = data.clients.inputs[:batch], data.clients.labels[:batch]
     losses = []
     for _ in range(steps + 1):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = task.loss(model(inputs), labels)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return losses[-1] < 0.9 * losses[0]

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedimmune.files import load_mapped, write_text_atomically
 from fedimmune.flower import RobustStrategy
+from fedimmune.io import load_mapped, write_text_atomically
 
 app = ServerApp()
 
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         "mean": _timed(rule="mean"),
         "krum": _timed(rule="krum", rule_parameters=krum),
         "median": _timed(rule="median"),
-        "adaptive": _timed(rule="adaptive", defence=str(config["defence"])),
+        "adaptive": _timed(rule="adaptive", defense=str(config["defense"])),
     }
     strategies["mean"].start(grid, model, num_rounds=1)
     rows = []

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from fedimmune import attacks
 from fedimmune.errors import InputError
-from fedimmune.federation.client import train_client, write_update
-from fedimmune.federation.seeds import generator
 from fedimmune.flower import verdict_of
-from fedimmune.threads import computing_with
+from fedimmune.kernels import num_threads
+from fedimmune.simulation.client import train_client, write_update
+from fedimmune.simulation.seeding import generator
 from fedimmune_app.setting import Setting, setting_of
 
 _log = logging.getLogger("flwr")
@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
 
     start = message.content.array_records["arrays"].to_torch_state_dict()
     round_number = int(str(message.content.config_records["config"]["server-round"]))
-    with computing_with(1):  # many clients share one machine here
+    with num_threads(1):  # many clients share one machine here
         trained = _train(setting, client, attack, start, round_number)
 
     reply = RecordDict(
@@ -76,7 +76,7 @@ def _train(
     model: nn.Module = setting.task.model(setting.data)
     model.load_state_dict(start)
     told = attacks.Context(
-        setting.data.facts,
+        setting.data.spec,
         round_number,
         start,
         generator(setting.scenario.seed, "attack", round_number, client),

@@ -14,14 +14,14 @@ from flwr.serverapp import Grid, ServerApp
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedimmune.errors import InputError
-from fedimmune.federation.seeds import generator, seeded
-from fedimmune.federation.testing import PIECE, Counts, test_piece
 from fedimmune.flower import RobustStrategy, anchor_for
 from fedimmune.flower.anchor import Anchor
-from fedimmune.records import ClientData
-from fedimmune.runs import RunFolder
+from fedimmune.kernels import num_threads
+from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import ClientData
+from fedimmune.simulation.client import PIECE, Counts, test_piece
+from fedimmune.simulation.seeding import generator, seeded
 from fedimmune.tasks import build_model
-from fedimmune.threads import computing_with
 from fedimmune_app.setting import Setting, setting_of
 
 app = ServerApp()
@@ -38,9 +38,9 @@ def main(grid: Grid, context: Context) -> None:
 
     strategy = _Watched(
         rule=str(config["rule"]),
-        defence=str(config["defence"]) or None,
+        defense=str(config["defense"]) or None,
         rule_parameters=_parameters(str(config["rule-parameters"])),
-        anchor=_anchor(setting) if config["defence"] else None,
+        anchor=_anchor(setting) if config["defense"] else None,
         runs=str(config["runs"]) or None,
         name=str(config["name"]) or None,
         about={key: config[key] for key in ("task", "attack", "attackers", "clients", "seed")},
@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0,  # the server tests the model itself
     )
     _wait_for_all(grid, scenario.clients, float(config["timeout"]))
-    with computing_with(1):
+    with num_threads(1):
         strategy.start(
             grid,
             initial_arrays=ArrayRecord(model.state_dict()),
@@ -122,8 +122,8 @@ def _anchor(setting: Setting) -> Anchor | None:
     return anchor_for(
         setting.task.model(setting.data),
         loader,
-        lr=scenario.optimiser.lr,
-        momentum=scenario.optimiser.momentum,
+        lr=scenario.optimizer.lr,
+        momentum=scenario.optimizer.momentum,
         epochs=scenario.local_epochs,
     )
 
@@ -155,7 +155,7 @@ def _test(setting: Setting, arrays: ArrayRecord) -> MetricRecord:
                 setting.tested,
                 torch.arange(start, min(start + PIECE, len(setting.tested))),
                 setting.attack,
-                setting.data.facts,
+                setting.data.spec,
                 torch.device("cpu"),
             )
             for start in range(0, len(setting.tested), PIECE)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
-from fedimmune.federation import Scenario
-from fedimmune.federation.federation import set_aside
-from fedimmune.federation.scenario import ResolvedScenario
-from fedimmune.federation.seeds import generator
+from fedimmune.simulation import Scenario
+from fedimmune.simulation.federation import set_aside
+from fedimmune.simulation.scenario import ResolvedScenario
+from fedimmune.simulation.seeding import generator
 from fedimmune.tasks import Data, Samples, Task, data_folder, load_data
 
 __all__ = ["Setting", "setting_of"]
@@ -83,7 +83,7 @@ def _setting(fields: tuple[tuple[str, Any], ...]) -> Setting:
     scenario = Scenario(**dict(fields)).resolve()
     task, attack = scenario.make_task(), scenario.make_attack()
     data = load_data(task, data_folder())
-    attack.check(data.facts)
+    attack.check(data.spec)
     if attack.overrides("on_round"):
         raise ParameterError(
             f"{attack.name} looks at other clients' updates, which a node does not see: use "

@@ -1,0 +1,279 @@
+"""Where a round's numbers are: one stacked matrix, or one state dict per client.
+
+Both hand out the same thing, columns of one layer in the dtype that rules compute in: as an
+(n, columns) tensor, or as n rows if that is enough. A matrix gives views; state dicts give their
+rows, or are gathered into a small buffer that stays in the cache: a round is never stacked whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from math import isnan, sqrt
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedimmune._inputs import ClientId
+from fedimmune._layers import Layer
+
+__all__ = [
+    "MatrixSource",
+    "NonFiniteError",
+    "Rows",
+    "Source",
+    "StateSource",
+    "Watch",
+    "shaped",
+]
+
+Rows: TypeAlias = Sequence[Tensor] | Tensor
+"""One row per client: a sequence of vectors, or an (n, columns) tensor."""
+
+_SAME = 1e-6
+"""Two reads of the same numbers may differ by this much of their length, because of rounding."""
+
+
+class NonFiniteError(Exception):
+    """Reading met values that cannot be used: someone has to be rejected.
+
+    Parameters
+    ----------
+    reasons
+        Who, and why; None if that is still to be found out (by `Updates.checked`).
+    """
+
+    def __init__(self, reasons: Mapping[ClientId, str] | None = None) -> None:
+        super().__init__("values that are not finite")
+        self.reasons = reasons
+
+
+class Watch:
+    """Notices clients whose files change between two reads of a round.
+
+    A rule weighs what it read first and adds up what it reads then. So a file that is overwritten
+    in between would be judged by one content and counted by another. Of every block a random
+    projection is kept, whose direction nobody outside of this process knows, and the next read of
+    the block has to have the same.
+
+    Parameters
+    ----------
+    clients
+        Ids, in the order of the rows.
+    """
+
+    def __init__(self, clients: Sequence[ClientId]) -> None:
+        self.clients = tuple(clients)
+        self._chance = torch.Generator().manual_seed(secrets.randbits(63))
+        self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._seen: dict[tuple[ClientId, str, int, int], float] = {}
+
+    def only(self, rows: Sequence[int]) -> Watch:
+        """Return a watch over some of the clients that knows what this one has seen."""
+        some = copy.copy(self)
+        some.clients = tuple(self.clients[row] for row in rows)
+        return some
+
+    def look(self, layer: Layer, start: int, stop: int, block: Tensor) -> None:
+        """Compare a block, (n, columns), with what it was before.
+
+        Raises
+        ------
+        NonFiniteError
+            Of those whose files have changed.
+        """
+        found = (block @ self._direction(stop - start, block.dtype)).tolist()
+        reasons: dict[ClientId, str] = {}
+        for row, (client, value) in enumerate(zip(self.clients, found, strict=True)):
+            before = self._seen.setdefault((client, layer.name, start, stop), value)
+            if before == value or (isnan(before) and isnan(value)):
+                continue
+            rounding = _SAME * float(block[row].norm()) * sqrt(stop - start)
+            if not abs(before - value) <= rounding:  # NaN is a change too
+                reasons[client] = "its file changed while it was being read"
+        if reasons:
+            raise NonFiniteError(reasons)
+
+    def _direction(self, columns: int, dtype: torch.dtype) -> Tensor:
+        if (columns, dtype) not in self._directions:
+            drawn = torch.randn(columns, generator=self._chance, dtype=dtype)
+            self._directions[columns, dtype] = drawn
+        return self._directions[columns, dtype]
+
+
+class Source(ABC):
+    """What `Updates` reads from."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where blocks are computed."""
+
+    @abstractmethod
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
+        """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to.
+
+        `buffer` is flat memory of the layer's compute dtype for at least that many values, which
+        may be used to gather the block in.
+        """
+
+    @abstractmethod
+    def take(self, rows: Sequence[int]) -> Source:
+        """Return the same source with only these clients, in this order."""
+
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
+        """Return the same as `read`, row by row if that spares a copy."""
+        return self.read(layer, start, stop, buffer)
+
+    def counters(self, layer: Layer) -> Tensor:
+        """Return an integer layer of every client, (n, size), int64, no difference taken."""
+        raise AssertionError("there are no integer layers here")
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        """Bring a tensor of the layer's shape into the order of the columns of blocks."""
+        return tensor.reshape(-1)
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        """Undo `flatten`."""
+        return columns.reshape(layer.shape)
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        """Return the layer of the global model; None if the updates came as differences."""
+        return None
+
+
+class MatrixSource(Source):
+    """An (n, d) tensor whose columns are the layers one after the other."""
+
+    def __init__(
+        self, values: Tensor, offsets: Mapping[str, int], rows: Tensor | None = None
+    ) -> None:
+        self._values, self._offsets, self._rows = values, offsets, rows
+
+    @property
+    def device(self) -> torch.device:
+        return self._values.device
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
+        offset = self._offsets[layer.name]
+        block = self._values[:, offset + start : offset + stop]
+        if self._rows is None:
+            return block.to(layer.compute_dtype)
+        chosen = shaped(buffer, len(self._rows), stop - start)
+        if block.dtype == chosen.dtype:
+            return torch.index_select(block, 0, self._rows, out=chosen)
+        return chosen.copy_(block.index_select(0, self._rows))
+
+    def take(self, rows: Sequence[int]) -> MatrixSource:
+        index = torch.as_tensor(list(rows), dtype=torch.long, device=self.device)
+        old = self._rows
+        return MatrixSource(self._values, self._offsets, index if old is None else old[index])
+
+
+class StateSource(Source):
+    """One state dict per client; with a base model, the updates are the differences to it.
+
+    Tensors are flattened in the order in which the first client's lie in memory, so that
+    channels-last models are read without a copy.
+
+    Parameters
+    ----------
+    states
+        One per client.
+    base
+        The model that they started from; None if they are differences already.
+    watch
+        For states that are mapped files, which somebody else may write to: their blocks are copied
+        before they are looked at, so that what is checked is what is used.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[Mapping[str, Tensor]],
+        base: Mapping[str, Tensor] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._states, self._base, self._watch = list(states), base, watch
+        self._flat_name: str | None = None
+        self._flat_rows: list[Tensor] = []
+        self._flat_base: Tensor | None = None
+        self._flat_is_ready = False
+
+    @property
+    def device(self) -> torch.device:
+        pattern = self._base if self._base is not None else next(iter(self._states), {})
+        return next((tensor.device for tensor in pattern.values()), torch.device("cpu"))
+
+    def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
+        self._use(layer)
+        block = shaped(buffer, len(self._states), stop - start)
+        parts = [row[start:stop] for row in self._flat_rows]
+        if self._flat_base is None and self._flat_is_ready:
+            torch.stack(parts, out=block)  # one call is quicker than n copies
+            parts = []
+        for target, part in zip(block, parts, strict=False):
+            if self._flat_base is None:
+                target.copy_(part)
+            elif self._flat_is_ready:
+                torch.sub(part, self._flat_base[start:stop], out=target)
+            else:
+                target.copy_(part).sub_(self._flat_base[start:stop])
+        if self._watch is not None:
+            self._watch.look(layer, start, stop, block)
+        return block
+
+    def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
+        self._use(layer)
+        if self._flat_base is not None or not self._flat_is_ready:
+            return self.read(layer, start, stop, buffer)
+        if self._watch is not None:
+            return list(self.read(layer, start, stop, buffer))  # as rows: the same bits either way
+        return [row[start:stop] for row in self._flat_rows]
+
+    def counters(self, layer: Layer) -> Tensor:
+        rows = [self.flatten(layer, state[layer.name]) for state in self._states]
+        return torch.stack([row.to(device=self.device, dtype=torch.int64) for row in rows])
+
+    def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:
+        return tensor.permute(self._order(layer)).reshape(-1)
+
+    def unflatten(self, layer: Layer, columns: Tensor) -> Tensor:
+        order = self._order(layer)
+        shaped = columns.reshape([layer.shape[dim] for dim in order])
+        return shaped.permute([order.index(dim) for dim in range(len(order))])
+
+    def base_of(self, layer: Layer) -> Tensor | None:
+        return None if self._base is None else self._base[layer.name].to(self.device)
+
+    def take(self, rows: Sequence[int]) -> StateSource:
+        watch = None if self._watch is None else self._watch.only(rows)
+        return StateSource([self._states[row] for row in rows], self._base, watch)
+
+    def _order(self, layer: Layer) -> tuple[int, ...]:
+        """Return the layer's dimensions from the outermost in memory to the innermost."""
+        pattern = self._base if self._base is not None else self._states[0]
+        strides = pattern[layer.name].stride()
+        return tuple(sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim)))
+
+    def _use(self, layer: Layer) -> None:
+        """Keep the current layer's rows flat: views, or copies if the memory order differs."""
+        if self._flat_name == layer.name:
+            return
+        self._flat_rows = [self.flatten(layer, state[layer.name]) for state in self._states]
+        self._flat_is_ready = all(
+            row.dtype == layer.compute_dtype and row.device == self.device
+            for row in self._flat_rows
+        )
+        self._flat_base = None
+        if self._base is not None:
+            base = self.flatten(layer, self._base[layer.name])
+            self._flat_base = base.to(device=self.device, dtype=layer.compute_dtype)
+        self._flat_name = layer.name
+
+
+def shaped(buffer: Tensor, n: int, columns: int) -> Tensor:
+    """Return the start of a flat buffer as a block."""
+    return buffer[: n * columns].view(n, columns)

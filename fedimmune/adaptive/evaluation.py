@@ -1,0 +1,158 @@
+"""What the scores of a defense promise: their error on rehearsals, and the bound that follows.
+
+See `fedimmune.bounds` and docs/theory.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedimmune import bounds
+from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.models.base import FormSettings
+from fedimmune.adaptive.recordings import Recording
+from fedimmune.errors import ParameterError
+
+__all__ = ["detection", "promises", "validate"]
+
+
+def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[str, Any]:
+    """Measure the score error of rounds, and say what it promises.
+
+    Parameters
+    ----------
+    scores
+        Of the last pass, (rounds, n).
+    attackers
+        Who attacks, (rounds, n), equally many in all rounds.
+    settings
+        Of the form.
+
+    Returns
+    -------
+    dict
+        What half of the rounds keep within: ``score_error``, ε′, and ``score_error_most``, which
+        nine of ten do; ``bound``, the largest error of the result that ε′ allows, in lengths of the
+        longest update; ``bound_by_spread``, the same by how far honest clients' scores lie apart
+        and above the attackers', for the softmax sees no more than such differences. Bounds are
+        None where c is too large to compute them.
+    """
+    error = bounds.score_error(scores, attackers)
+    found: dict[str, Any] = {
+        "score_error": bounds.holds_in_most(error, 0.5),
+        "score_error_most": bounds.holds_in_most(error, 0.9),
+        "bound": None,
+        "bound_by_spread": None,
+    }
+    setting: dict[str, Any] = {
+        "n": attackers.shape[1],
+        "m": int(attackers[0].sum()),
+        "c": settings.c,
+        "eps": settings.eps,
+    }
+    spread, margin = (each.tolist() for each in bounds.spread_and_margin(scores, attackers))
+    try:
+        by_error = [bounds.error_bound(each, **setting) for each in error.tolist()]
+        by_spread = [
+            bounds.spread_bound(*each, **setting) for each in zip(spread, margin, strict=True)
+        ]
+    except ParameterError:  # c is beyond what bounds can be computed for
+        return found
+    return found | {
+        "bound": bounds.holds_in_most(torch.tensor(by_error), 0.5),
+        "bound_by_spread": bounds.holds_in_most(torch.tensor(by_spread), 0.5),
+    }
+
+
+def validate(defense: Defense, recordings: Sequence[Recording]) -> list[dict[str, Any]]:
+    """Measure a defense, without memory, on recordings.
+
+    Returns
+    -------
+    list of dict
+        A row for each attack and number of attackers: ``attacker_weight``, the share of weight that
+        attackers get; ``benign_kept``, the share of honest clients with a weight; ``accuracy``, the
+        share of clients who rightly have one or rightly have none; ``exact``, the share of rounds
+        in which just the honest have one; ``auroc``; ``over_half``, the share of rounds in which
+        attackers get more than half; the distance to the robust mean, relative to its length,
+        beside that of the plain ``mean`` and the ``median``; and what the scores promise, see
+        `fedimmune.adaptive.evaluation`.
+    """
+    groups: dict[tuple[str, int, int], list[Recording]] = {}
+    for recording in recordings:
+        about = recording.about
+        groups.setdefault((about.attack, about.attackers, about.clients), []).append(recording)
+    order = sorted(groups, key=lambda key: (key[0] != "none", key))
+    return [
+        {"attack": attack, "attackers": count, "clients": clients}
+        | _figures(defense, groups[attack, count, clients])
+        for attack, count, clients in order
+    ]
+
+
+@torch.no_grad()
+def _figures(defense: Defense, recordings: Sequence[Recording]) -> dict[str, Any]:
+    rows = [_rounds(defense, recording) for recording in recordings]
+    every = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    scores, attackers = every.pop("scores"), torch.cat([each.attackers for each in recordings])
+    found: dict[str, Any] = {"rounds": len(every["attacker_weight"])}
+    for name, values in every.items():
+        known = values[torch.isfinite(values)]
+        found[name] = float(known.mean()) if len(known) else None
+    return found | promises(scores, attackers, defense.form.settings)
+
+
+def detection(weights: Tensor, attackers: Tensor) -> dict[str, Tensor]:
+    """Measure how weights, (rounds, n), tell attackers from honest clients, round by round.
+
+    NaN where a figure has no sense.
+    """
+    kept = weights > 0
+    share = (weights * attackers).sum(1)
+    nobody = torch.full_like(share, torch.nan)
+    attacked = attackers.any(1)
+    return {
+        "attacker_weight": torch.where(attacked, share, nobody),
+        "benign_kept": (kept & ~attackers).sum(1) / (~attackers).sum(1).double(),
+        "accuracy": (kept == ~attackers).double().mean(1),
+        "exact": (kept == ~attackers).all(1).double(),
+        "auroc": torch.where(attacked, _auroc(weights, attackers), nobody),
+        "over_half": (share > 0.5).double(),
+    }
+
+
+def _rounds(defense: Defense, recording: Recording) -> Mapping[str, Tensor]:
+    """Measure each round of a recording; NaN where a figure has no sense."""
+    attackers = recording.attackers
+    n = attackers.shape[1]
+    grams = recording.grams_with(*defense.references)
+    weighed = defense.form(defense.form.prepare(grams))
+    weights = weighed.shares
+    grams = recording.grams_with().sum(1)
+    benign = (~attackers).double()
+    wanted = benign / benign.sum(1, keepdim=True)
+    length = _length(grams, wanted)
+    return detection(weights, attackers) | {
+        "scores": weighed.scores[-1],
+        "distance": _length(grams, weights - wanted) / length,
+        "distance_of_mean": _length(grams, 1 / n - wanted) / length,
+        "distance_of_median": recording.median_distances / length,
+    }
+
+
+def _length(grams: Tensor, weights: Tensor) -> Tensor:
+    """‖Σ wᵢxᵢ‖ over all layers, one a round."""
+    return torch.einsum("bi,bij,bj->b", weights, grams, weights).clamp(min=0).sqrt()
+
+
+def _auroc(weights: Tensor, attackers: Tensor) -> Tensor:
+    """How often an attacker has less weight than an honest client, ties counted half."""
+    less = weights[:, :, None] < weights[:, None, :]
+    equal = weights[:, :, None] == weights[:, None, :]
+    pairs = attackers[:, :, None] & ~attackers[:, None, :]
+    wins = ((less + 0.5 * equal) * pairs).sum((1, 2))
+    return wins / pairs.sum((1, 2)).clamp(min=1)

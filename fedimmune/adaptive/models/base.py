@@ -1,0 +1,255 @@
+"""What all forms of the learned rule share: passes of attention over the clients (Algorithm 1).
+
+Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021: an estimate of the
+robust mean is compared with every client, T times over; a client's weight follows from its score,
+and the next estimate from the weights. A form says what an estimate and a score are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from fedimmune.errors import InputError
+
+__all__ = [
+    "MOST_VALUE",
+    "MOST_WIDTH",
+    "AttentionModel",
+    "Feature",
+    "FirstLayer",
+    "FormSettings",
+    "Inputs",
+    "Weighed",
+    "with_tensors",
+]
+
+MOST_WIDTH = 100_000
+"""No layer of a network has more inputs or outputs."""
+MOST_VALUE = 1e12
+"""No weight of a network is larger: what is computed with it stays finite."""
+
+Inputs = Mapping[str, Tensor]
+"""What a form reads of a batch of rounds, by name; one row per round. Nothing in it is learned."""
+
+
+class FormSettings(BaseModel):
+    """What a form is made with, besides what it learns.
+
+    Parameters
+    ----------
+    c
+        How sharply weights follow scores.
+    eps
+        A client with less than eps / n of the weight gets none.
+    passes
+        How often the estimate is made anew (T).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    c: float = Field(10.0, gt=0, le=MOST_VALUE)
+    eps: float = Field(0.5, ge=0, lt=1)
+    passes: int = Field(5, ge=1, le=1000)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The outcome of the passes for a batch of rounds.
+
+    Parameters
+    ----------
+    weights
+        After truncation, (rounds, n); they sum to one or, if something was cut off, less.
+    scores
+        Of every pass, (passes, rounds, n), each from −1, an attacker, to 1.
+    """
+
+    weights: Tensor
+    scores: Tensor
+
+    @property
+    def shares(self) -> Tensor:
+        """The weights, brought to a sum of one again: what the rule uses."""
+        return self.weights / self.weights.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What one input of a form's network says of a client.
+
+    Parameters
+    ----------
+    layer
+        Which of the measured layers it is about, from 0.
+    kind
+        What is measured there, in words.
+    """
+
+    layer: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class FirstLayer:
+    """The first layer of a form's network, or a part of it.
+
+    Parameters
+    ----------
+    weight
+        (hidden, inputs).
+    features
+        What each input is.
+    """
+
+    weight: Tensor
+    features: Sequence[Feature]
+
+
+class AttentionModel(nn.Module, ABC):
+    """One form of the learned rule.
+
+    Parameters
+    ----------
+    settings
+        What it is made with.
+    """
+
+    name: ClassVar[str]
+    side_by_side: ClassVar[frozenset[str]]
+    """Inputs that have the layers side by side in their last dimension; others have them first."""
+
+    def __init__(self, settings: FormSettings) -> None:
+        super().__init__()
+        self.settings = settings
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Names of the references that clients are compared with; by default none."""
+        return ()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the form computes in."""
+        return next(self.parameters()).dtype
+
+    @abstractmethod
+    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+        """Read what the form needs out of Gram matrices, (rounds, layers, rows, rows), float64.
+
+        The rows of its `references` follow the clients'.
+        """
+
+    @abstractmethod
+    def start(self, inputs: Inputs) -> Tensor:
+        """Give the first estimate of the robust mean."""
+
+    @abstractmethod
+    def keys(self, inputs: Inputs) -> Tensor:
+        """Encode every client, once for all passes: what the estimate has no part in."""
+
+    @abstractmethod
+    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+        """Compare every client with the estimate, (rounds, n), from −1 to 1."""
+
+    @abstractmethod
+    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        """Give the next estimate."""
+
+    @abstractmethod
+    def first_layers(self) -> list[FirstLayer]:
+        """Say what the network reads and how much it makes of it, for importance."""
+
+    @abstractmethod
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        """Give what the form sees of each client beside an estimate, (rounds, n, features).
+
+        Lengths are left out where the form knows them apart: how long updates are depends on how
+        long clients train, which a rehearsal cannot know.
+        """
+
+    @property
+    @abstractmethod
+    def described_by(self) -> int:
+        """How many numbers `describe` gives of a client."""
+
+    @abstractmethod
+    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """Say how far from the robust mean the weights lead, averaged over the batch."""
+
+    def choosing_loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """Say what the epoch that is kept has least of; by default the loss."""
+        return self.loss(inputs, weighed, attackers)
+
+    def usable(self, inputs: Inputs) -> Tensor:
+        """Say which rounds are worth learning from, (rounds,); by default all."""
+        first = next(iter(inputs.values()))
+        return torch.ones(len(first), dtype=torch.bool)
+
+    def augmented(self, inputs: Inputs, random: torch.Generator) -> Inputs:
+        """Vary a batch that is about to be learned from; by default it is left as it is."""
+        return inputs
+
+    def forward(self, inputs: Inputs, evidence: Tensor | None = None) -> Weighed:
+        """Weigh the clients of a batch of rounds.
+
+        Parameters
+        ----------
+        inputs
+            From `prepare`.
+        evidence
+            What is known of the clients from earlier rounds, (rounds, n), added to the softmax.
+        """
+        keys, estimate = self.keys(inputs), self.start(inputs)
+        scores = []
+        for _ in range(self.settings.passes):
+            scores.append(self.score(inputs, keys, estimate))
+            logits = self.settings.c * scores[-1]
+            weights = torch.softmax(logits if evidence is None else logits + evidence, -1)
+            least = self.settings.eps / weights.shape[-1]
+            weights = torch.where(weights < least, torch.zeros_like(weights), weights)
+            estimate = self.estimate(inputs, weights)
+        return Weighed(weights, torch.stack(scores))
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def with_tensors(make: Callable[[], Network], tensors: Mapping[str, Tensor]) -> Network:
+    """Make a network of saved tensors, which have to be just its own.
+
+    Parameters
+    ----------
+    make
+        Gives the network; nothing is allocated for what it holds.
+    tensors
+        By name. They are copied.
+
+    Raises
+    ------
+    InputError
+        One is missing, odd, of another shape, or holds values that no network has.
+    """
+    with torch.device("meta"):
+        made = make()
+    wanted = made.state_dict()
+    if odd := sorted(wanted.keys() ^ tensors.keys()):
+        raise InputError(f"its network {'lacks' if odd[0] in wanted else 'has no'} {odd[0]!r}")
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise InputError(
+                f"{name!r} has the shape {tuple(tensor.shape)}, and its network "
+                f"{tuple(wanted[name].shape)}"
+            )
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"{name!r} holds {tensor.dtype}")
+        if not bool((tensor.abs() <= MOST_VALUE).all()):  # false for NaN too
+            raise InputError(f"{name!r} holds values that are not finite, or above {MOST_VALUE:g}")
+    made.load_state_dict({name: each.clone() for name, each in tensors.items()}, assign=True)
+    return made

@@ -1,0 +1,68 @@
+"""Which recordings are learned from, and which are kept apart to validate on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedimmune.adaptive.recordings import Recording, of_attacks
+from fedimmune.errors import InputError
+
+__all__ = ["Split", "part"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Recordings in two parts that have no run in common.
+
+    Parameters
+    ----------
+    to_train
+        To learn from.
+    to_validate
+        To choose the best epoch on, and to measure on.
+    """
+
+    to_train: tuple[Recording, ...] = ()
+    to_validate: tuple[Recording, ...] = ()
+
+    @property
+    def every(self) -> tuple[Recording, ...]:
+        """Both parts."""
+        return self.to_train + self.to_validate
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of attack among them."""
+        return {recording.about.attack for recording in self.every} - {"none"}
+
+
+def part(recordings: Sequence[Recording], attacks: Sequence[str] | None = None) -> Split:
+    """Keep the last run apart.
+
+    Parameters
+    ----------
+    recordings
+        Of several runs.
+    attacks
+        Give these kinds alone, and rounds in which nobody attacks; by default all.
+
+    Raises
+    ------
+    InputError
+        There is nothing to learn from, or nothing else to validate on.
+    """
+    if not recordings:
+        raise InputError("there are no recordings to learn from")
+    wanted = recordings if attacks is None else of_attacks(recordings, attacks)
+    last = max(recording.about.run for recording in recordings)
+    parted = Split(
+        tuple(recording for recording in wanted if recording.about.run < last),
+        tuple(recording for recording in wanted if recording.about.run == last),
+    )
+    if not parted.to_train or not parted.to_validate:
+        raise InputError(
+            "two runs at least are needed, for no run may be trained on and validated on: "
+            "record with --runs 3"
+        )
+    return parted

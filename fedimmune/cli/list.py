@@ -1,0 +1,136 @@
+"""``fedimmune rules | attacks | tasks``: what there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fedimmune.cli._ui import console
+from fedimmune.cli.app import command
+
+if TYPE_CHECKING:
+    from fedimmune.registry import Configurable
+
+__all__ = ["attacks", "rules", "tasks"]
+
+_NARROW = 100
+_BY = {
+    "krum": "by the number of clients",
+    "multi-krum": "by the number of clients",
+    "label-flip": "by the number of classes",
+}
+"""What a default that is None depends on."""
+
+AsJsonList = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
+
+
+@command("fedimmune rules", "fedimmune rules --json")
+def rules(as_json: AsJsonList = False) -> None:
+    """List the rules with their parameters and papers."""
+    from fedimmune import rules as known
+
+    found = [known.find(name) for name in known.available()]
+    facts: dict[str, Callable[[Any], Any]] = {"paper": lambda rule: rule.paper}
+    _list("rule", "what it gives", found, facts, as_json)
+
+
+@command("fedimmune attacks", "fedimmune attacks --json")
+def attacks(as_json: AsJsonList = False) -> None:
+    """List the attacks with their parameters and papers."""
+    from fedimmune import attacks as known
+
+    found = [known.find(name) for name in known.available()]
+    facts: dict[str, Callable[[Any], Any]] = {
+        "acts on": lambda attack: attack.acts_on(),
+        "knows": lambda attack: attack.knowledge,
+        "paper": lambda attack: attack.paper,
+    }
+    _list("attack", "what an attacker does", found, facts, as_json)
+
+
+@command("fedimmune tasks", "fedimmune tasks --json")
+def tasks(as_json: AsJsonList = False) -> None:
+    """List the tasks with their parameters, recipes and data."""
+    from fedimmune import tasks as known
+
+    found = [known.find(name) for name in known.available()]
+    facts: dict[str, Callable[[Any], Any]] = {
+        "recipe": lambda task: vars(task.recipe),
+        "data": lambda task: task.source,
+    }
+    _list("task", "what is learned", found, facts, as_json)
+
+
+def _list(
+    noun: str,
+    what: str,
+    members: Iterable[type[Configurable]],
+    facts: Mapping[str, Callable[[Any], Any]],
+    as_json: bool,
+) -> None:
+    if as_json:
+        described = [
+            {
+                "name": member.name,
+                "aliases": list(member.aliases),
+                "summary": member.summary,
+                "parameters": member.parameters(),
+                **{name.replace(" ", "_"): fact(member) for name, fact in facts.items()},
+            }
+            for member in members
+        ]
+        typer.echo(json.dumps(described, indent=2))
+        return
+    if console().width < _NARROW:
+        _blocks(members, facts)
+        return
+    table = Table(box=None, padding=(0, 2, 1, 0), header_style="bold")
+    for heading in (noun, what, "parameters", *facts):
+        table.add_column(heading, overflow="fold")
+    for member in members:
+        parameters = "\n".join(
+            f"{name}{_symbol(member.symbols.get(name))} = {_default(member.name, value)}"
+            for name, value in member.parameters().items()
+        )
+        others = [_shown(fact(member)) for fact in facts.values()]
+        table.add_row(Text(_called(member), "cyan"), member.summary, parameters or "–", *others)
+    console().print(table)
+
+
+def _blocks(
+    members: Iterable[type[Configurable]], facts: Mapping[str, Callable[[Any], Any]]
+) -> None:
+    """One block a member, for a narrow terminal."""
+    out = console()
+    for member in members:
+        out.print(f"[cyan]{_called(member)}[/]  {member.summary}", highlight=False)
+        settings = member.parameters() | {name: fact(member) for name, fact in facts.items()}
+        for name, value in settings.items():
+            text = _shown(value) if name in facts else _default(member.name, value)
+            out.print(f"  {name}: {text}".replace("\n", ", "), highlight=False)
+        out.print()
+
+
+def _called(member: type[Configurable]) -> str:
+    return ", ".join((member.name, *member.aliases))
+
+
+def _shown(fact: object) -> str:
+    if isinstance(fact, Mapping):
+        return "\n".join(f"{name} = {value}" for name, value in fact.items())
+    return str(fact)
+
+
+def _symbol(symbol: str | None) -> str:
+    return f" ({symbol})" if symbol else ""
+
+
+def _default(owner: str, value: object) -> str:
+    if value is None:
+        return _BY.get(owner, "not given")
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()

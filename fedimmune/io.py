@@ -1,0 +1,489 @@
+"""What a stranger may have written: read within limits, and shown without its control characters.
+
+The limits are listed in docs/limits.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedimmune import __version__
+from fedimmune.errors import InputError
+
+__all__ = [
+    "DESCRIPTION",
+    "MIB",
+    "described",
+    "first_problem",
+    "load_mapped",
+    "naming",
+    "printable",
+    "read_bytes",
+    "read_described",
+    "read_description",
+    "read_json",
+    "read_metadata",
+    "read_toml",
+    "writable",
+    "write_atomically",
+    "write_bytes_atomically",
+    "write_described",
+    "write_text_atomically",
+]
+
+MIB = 1 << 20
+_MOST_TOML = MIB
+_MOST_DEPTH = 32
+_WHOLE = range(-(1 << 63), 1 << 64)
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """Read an ordinary file of limited size.
+
+    A pipe or a device, which may never end, is refused.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or has more than `most` bytes.
+    """
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"cannot read {path}: it is not a file")
+        if found.st_size <= most:
+            with open(path, "rb") as file:
+                content = file.read(most + 1)
+            if len(content) <= most:
+                return content
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    raise InputError(f"cannot read {path}: it has more than {most:,} bytes")
+
+
+def read_json(text: str | bytes) -> Any:
+    """Parse JSON.
+
+    Raises
+    ------
+    InputError
+        It is no JSON, is nested too deeply, has a name twice in one object, or holds numbers that
+        are not finite or have more than 64 bits.
+    """
+    try:
+        found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_each_once)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:
+        raise InputError(f"is no valid JSON: {error}") from error
+    _check_plain(found)
+    return found
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Parse a TOML file, within the same limits as JSON.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or is no such TOML; the message names it.
+    """
+    content = read_bytes(path, _MOST_TOML)
+    try:
+        found = tomllib.loads(content.decode())
+        _check_plain(found)
+    except RecursionError as error:
+        raise InputError(f"{path} {_too_deep()}") from error
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is no TOML: {error}") from error
+    return found
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say of whatever is found wrong within that this is what is damaged."""
+    try:
+        yield
+    except ValueError as error:  # ours, pydantic's and Python's own
+        raise InputError(f"{what} is damaged: {first_problem(error)}") from error
+
+
+def first_problem(error: Exception) -> str:
+    """Say in one line what is wrong; of what pydantic found, the first."""
+    from pydantic import ValidationError  # noqa: PLC0415 (slow: only when something is wrong)
+
+    if isinstance(error, ValidationError):
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in found["loc"])
+        message = found["msg"].removeprefix("Value error, ")
+        return f"{place}: {message}" if place else message
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def printable(text: object) -> str:
+    """Give text with everything escaped that a terminal would not just show.
+
+    Control characters move the cursor and change colors, and marks of direction let text read
+    backwards: a client's id could forge a line.
+    """
+    found = str(text)
+    if found.isprintable():
+        return found
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in found)
+
+
+def _check_plain(value: Any) -> None:
+    """Look at everything within a parsed value, level by level."""
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif isinstance(each, float) and not math.isfinite(each):
+                raise InputError("holds a number that is not finite")
+            elif isinstance(each, int) and each not in _WHOLE:
+                raise InputError("holds a whole number of more than 64 bits")
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _too_deep() -> InputError:
+    return InputError(f"is nested more than {_MOST_DEPTH} levels deep")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+DESCRIPTION = "fedimmune"
+"""The one name in the metadata of files of our own."""
+_MOST_TENSORS = 100_000
+_MOST_HEADER = 16 * MIB
+_HEADER_BYTES, _HEADER_BYTES_PER_TENSOR = 64 << 10, 1 << 10
+"""A file that may have few tensors may have a short header only."""
+_METADATA = "__metadata__"
+
+
+def load_mapped(path: str | os.PathLike[str], *, most: int = _MOST_TENSORS) -> dict[str, Tensor]:
+    """Map a safetensors file: the tensors are views of the file, read from disk when touched.
+
+    Parameters
+    ----------
+    path
+        The file.
+    most
+        How many tensors it may have; a file with more is refused by its header.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is damaged or truncated, or is no safetensors file.
+    """
+    path = Path(path)
+    _read_header(path, most)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        # The last three: dtypes that the format knows and this PyTorch does not.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise InputError(f"cannot be read as safetensors: {reason} ({path})") from error
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the text that a safetensors file carries beside its tensors.
+
+    Raises
+    ------
+    InputError
+        As `load_mapped`.
+    """
+    found = _read_header(Path(path), _MOST_TENSORS).get(_METADATA)
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: text for name, text in pairs if isinstance(text, str)}
+
+
+def _read_header(path: Path, most: int) -> dict[str, Any]:
+    """Read what a safetensors file says of itself, which its length and limits are checked by.
+
+    Whoever opens the file next can rely on a header of a sensible size.
+    """
+    try:
+        is_file, exists = path.is_file(), path.exists()
+    except OSError as error:  # a name too long, a circle of links
+        raise InputError(f"cannot be read: {error.strerror} ({path})") from error
+    if not is_file:
+        problem = "is not a file" if exists else "no such file"
+        raise InputError(f"cannot be read: {problem} ({path})")
+    try:
+        with path.open("rb") as file:
+            return _header(file, os.fstat(file.fileno()).st_size, most)
+    except (OSError, InputError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read as safetensors: {reason} ({path})") from error
+
+
+def _header(file: IO[bytes], size: int, most: int) -> dict[str, Any]:
+    longest = min(_MOST_HEADER, _HEADER_BYTES + most * _HEADER_BYTES_PER_TENSOR)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise InputError("the file is shorter than it says")
+    if length > longest:
+        raise InputError(f"its header has {length:,} bytes, and at most {longest:,} are read")
+    text = file.read(length)
+    # Counted before it is parsed: each takes some hundred bytes more then.
+    count = text.count(b'"data_offsets"')
+    header = read_json(text) if count <= most else {}
+    if not isinstance(header, dict):
+        raise InputError("its header is no object")
+    count = max(count, len(header) - (_METADATA in header))
+    if count > most:
+        raise InputError(f"it has {count:,} tensors, and at most {most:,} are read")
+    return header
+
+
+# -------------------------------------------------------------------- files of our own
+
+
+def write_described(
+    tensors: Mapping[str, Tensor], path: str | os.PathLike[str], **about: Any
+) -> None:
+    """Write a file of our own: tensors, what they are, and a digest of both.
+
+    Parameters
+    ----------
+    tensors
+        By name.
+    path
+        Where to; replaced whole or not at all.
+    about
+        Plain values; ``format`` says what kind of file it is, as ``fedimmune-KIND-VERSION``. A
+        number that is not finite becomes None.
+    """
+    write_atomically(tensors, path, described(tensors, **about))
+
+
+def read_described(
+    path: str | os.PathLike[str], form: str, *, made_by: str = ""
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Map what `write_described` wrote, and give what it was told.
+
+    Nobody is kept from writing another digest to a changed file: it shows damage, not fraud.
+
+    Parameters
+    ----------
+    path
+        The file.
+    form
+        What `format` has to be.
+    made_by
+        A command that makes such files.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is of another kind or version, or is damaged; the message names it.
+    """
+    kind = form.split("-")[1]
+    try:
+        metadata, tensors = read_metadata(path), load_mapped(path)
+    except InputError as error:
+        raise InputError(f"the {kind} {error}") from error
+    with naming(f"the {kind} {path}"):
+        about = _unpacked(metadata)
+    found = str(about.get("format", ""))
+    if not found.startswith(f"fedimmune-{kind}-"):
+        hint = f": `{made_by}` makes one" if made_by else ""
+        raise InputError(f"{path} is no {kind}{hint}")
+    if found != form:
+        raise InputError(
+            f"{path} is a {kind} of an unknown version ({found}); this product ({__version__}) "
+            f"reads {form}"
+        )
+    if about.pop(_DIGEST, None) != _digest(tensors, about):
+        raise InputError(f"the {kind} {path} is damaged: its content does not match its digest")
+    return tensors, about
+
+
+def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what a file of our own says of itself, without a look at its tensors.
+
+    Returns
+    -------
+    dict
+        Empty if it says nothing of the kind.
+    """
+    about = _unpacked(read_metadata(path))
+    about.pop(_DIGEST, None)
+    return about
+
+
+def described(tensors: Mapping[str, Tensor], **about: Any) -> dict[str, str]:
+    """Pack plain values, and a digest of them and of tensors, into metadata of one name.
+
+    The format writes several names in any order; with one, equal contents have equal bytes.
+    """
+    plain = _plain(about)
+    return {DESCRIPTION: json.dumps({_DIGEST: _digest(tensors, plain), **plain})}
+
+
+_DIGEST = "digest"
+
+
+def _unpacked(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Read what `described` packed; empty if there is nothing of the kind."""
+    try:
+        found = read_json(metadata.get(DESCRIPTION, "{}"))
+    except InputError as error:
+        raise InputError(f"its description {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    names = sorted(tensors)
+    outline = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    found = hashlib.sha256(json.dumps([about, outline]).encode())
+    for name in names:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        found.update(flat.view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON knows: it has no number that is not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -------------------------------------------------------------------- writing
+
+
+def write_atomically(
+    tensors: Mapping[str, Tensor],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a safetensors file so that `path` holds the old one or the whole new one, never a part.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist or cannot be written.
+    """
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with _replacing(path) as temporary:
+        save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
+        _read_header(Path(temporary), _MOST_TENSORS)  # what could not be read is not written
+
+
+def write_text_atomically(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a text file (UTF-8) so that `path` holds the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist or cannot be written.
+    """
+    write_bytes_atomically(text.encode(), path)
+
+
+def write_bytes_atomically(content: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a file so that `path` holds the old one or the whole new one.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist or cannot be written.
+    """
+    with _replacing(path) as temporary:
+        Path(temporary).write_bytes(content)
+
+
+@contextmanager
+def _replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Name a file to be written, which then replaces `path`, or vanishes on an error."""
+    path = writable(path)
+    try:
+        temporary = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        # A replaced file keeps its permissions; a new one gets what any new file gets here.
+        mode = os.stat(path if path.exists() else temporary).st_mode & 0o777
+        os.close(handle)
+        yield temporary
+        _sync(temporary)
+        os.chmod(temporary, mode)  # whoever wrote may have made a file of its own
+        os.replace(temporary, path)
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
+        raise InputError(f"cannot write {path}: {error}") from error
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """Give the place that a new file at `path` will have, links followed.
+
+    Raises
+    ------
+    InputError
+        No file can be written there: there is no such folder, or something that is no file.
+    """
+    place = Path(os.path.realpath(path))
+    try:
+        exists, is_file, has_folder = place.exists(), place.is_file(), place.parent.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    if place.is_symlink():
+        raise InputError(f"cannot write {path}: it is a link in a circle")
+    if not has_folder:
+        raise InputError(f"cannot write {path}: there is no folder {place.parent}")
+    if exists and not is_file:
+        kind = "a folder" if place.is_dir() else "no ordinary file"
+        raise InputError(f"cannot write {path}: it is {kind}")
+    return place
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

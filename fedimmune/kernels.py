@@ -1,0 +1,334 @@
+"""Sums that come out the same, bit for bit, however the terms are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedimmune._inputs import InputKind
+from fedimmune._layers import Kind, Layer, is_variance
+from fedimmune._sources import Rows
+from fedimmune.updates import CHUNK, Block, NonFiniteError, Updates
+
+__all__ = [
+    "ColumnFunction",
+    "Result",
+    "Sorter",
+    "add_in_order",
+    "by_chunk",
+    "combine",
+    "lower_median",
+    "num_threads",
+    "weighted_sum",
+]
+
+
+def add_in_order(total: Tensor, terms: Tensor) -> None:
+    """Add terms to a total one after the other, the first first.
+
+    A plain sum is free to group its terms by how many there are, and then two halves of a block
+    add up to other bits than the whole.
+
+    Parameters
+    ----------
+    total
+        Changed in place; float64, on the CPU.
+    terms
+        (k, *shape of total*), k > 0, float64; used up.
+    """
+    terms[0] += total
+    total.copy_(terms.cumsum_(0)[-1])
+
+
+def by_chunk(values: Tensor) -> Tensor:
+    """Sum every 512 columns of (n, columns): (chunks, n), the same chunks whatever the blocks."""
+    missing = -values.shape[1] % CHUNK
+    chunks: Tensor = torch.nn.functional.pad(values, (0, missing)).unflatten(1, (-1, CHUNK))
+    return chunks.sum(dim=2).T.cpu().to(torch.float64).contiguous()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Put the smaller of two rows at `low`, the larger at `high`, as far as they are wanted."""
+
+    low: int
+    high: int
+    wants_low: bool
+    wants_high: bool
+
+
+class Sorter:
+    """Finds wanted ranks of the rows of a block, column by column.
+
+    Parameters
+    ----------
+    n
+        How many rows.
+    wanted
+        The ranks to find, 0 being the smallest; by default all.
+    interchangeable
+        Wanted ranks that the caller treats alike, by adding them up for example; they may come in
+        any order.
+    """
+
+    def __init__(
+        self, n: int, wanted: Iterable[int] | None = None, interchangeable: Iterable[int] = ()
+    ) -> None:
+        self._wanted = tuple(range(n)) if wanted is None else tuple(wanted)
+        self._steps = _network(n, frozenset(self._wanted), frozenset(interchangeable))
+        self._spare = torch.empty(0)
+
+    def __call__(self, rows: Rows) -> list[Tensor]:
+        """Return the wanted ranks, each a tensor like a row; valid until the next call.
+
+        Rows may have any shape. They are never written to; what is returned may be one of them.
+        """
+        current = list(rows)
+        mine = [False] * len(current)  # whether a row's memory is ours to overwrite
+        free = self._memory(current[0], len(current) + 1)
+        for step in self._steps:
+            low, high = current[step.low], current[step.high]
+            low_is_mine, high_is_mine = mine[step.low], mine[step.high]
+            if step.wants_low:
+                smaller = free.pop()
+                torch.minimum(low, high, out=smaller)
+                current[step.low], mine[step.low] = smaller, True
+            if step.wants_high:
+                larger = high if high_is_mine else free.pop()
+                torch.maximum(low, high, out=larger)
+                current[step.high], mine[step.high] = larger, True
+            elif high_is_mine:
+                free.append(high)
+                mine[step.high] = False
+            if low_is_mine:
+                free.append(low)
+                mine[step.low] = step.wants_low
+        return [current[rank] for rank in self._wanted]
+
+    def _memory(self, row: Tensor, count: int) -> list[Tensor]:
+        spare = self._spare
+        if (
+            spare.dtype != row.dtype
+            or spare.device != row.device
+            or len(spare) < count * row.numel()
+        ):
+            self._spare = torch.empty(count * row.numel(), dtype=row.dtype, device=row.device)
+        parts = self._spare[: count * row.numel()].reshape(count, row.numel())
+        return [part.view(row.shape) for part in parts]
+
+
+@lru_cache(maxsize=256)
+def _network(n: int, wanted: frozenset[int], interchangeable: frozenset[int]) -> tuple[_Step, ...]:
+    """Give the steps that the wanted ranks need, found from the last to the first."""
+    needed, settled = set(wanted), set[int]()
+    steps: list[_Step] = []
+    for low, high in reversed(_merge_exchange(n)):
+        if low not in needed and high not in needed:
+            continue
+        last_for_both = low not in settled and high not in settled
+        if last_for_both and {low, high} <= interchangeable:
+            settled |= {low, high}  # nothing later looks at their order
+            continue
+        steps.append(_Step(low, high, low in needed, high in needed))
+        needed |= {low, high}
+        settled |= {low, high}
+    return tuple(reversed(steps))
+
+
+def _merge_exchange(n: int) -> list[tuple[int, int]]:
+    """Batcher's network for n rows: pairs (low, high) to be put in order, one after the other."""
+    pairs: list[tuple[int, int]] = []
+    top = 1 << max(0, (n - 1).bit_length() - 1)
+    p = top if n > 1 else 0
+    while p > 0:
+        q, r, distance = top, 0, p
+        while True:
+            pairs += [(i, i + distance) for i in range(n - distance) if i & p == r]
+            if q == p:
+                break
+            distance, q, r = q - p, q >> 1, p
+        p >>= 1
+    return pairs
+
+
+ColumnFunction = Callable[[Rows, Tensor], None]
+"""Takes n rows, not to be written to, and fills a vector of as many columns."""
+
+
+def weighted_sum(weights: Tensor) -> ColumnFunction:
+    """Make the column function of a weighted sum.
+
+    Parameters
+    ----------
+    weights
+        One weight a row, (n,).
+    """
+    by_kind: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+    numbers = weights.tolist()
+
+    def add_up(rows: Rows, out: Tensor) -> None:
+        if isinstance(rows, Tensor):
+            kind = (rows.dtype, rows.device)
+            if kind not in by_kind:
+                by_kind[kind] = weights.to(device=rows.device, dtype=rows.dtype)
+            torch.mv(rows.T, by_kind[kind], out=out)
+        else:
+            torch.mul(rows[0], numbers[0], out=out)
+            for row, number in zip(rows[1:], numbers[1:], strict=True):
+                out.add_(row, alpha=number)
+
+    return add_up
+
+
+def combine(
+    updates: Updates, function: ColumnFunction, *, parameters_are_checked: bool = False
+) -> Any:
+    """Read a round and put the aggregated update together, in the caller's own kind.
+
+    Parameters
+    ----------
+    updates
+        The clients that count.
+    function
+        What to do with the columns of parameters and floating-point buffers.
+    parameters_are_checked
+        Whether an earlier read has shown the parameters to be finite.
+    """
+    result = Result(updates)
+    parameters = updates.of_kind(Kind.PARAMETER)
+    result.fill(updates.blocks(parameters, check=not parameters_are_checked), function)
+    result.fill_buffers(updates, function)
+    return result.finish()
+
+
+class Result:
+    """Room for the aggregated update: a flat tensor a layer, or slices of one vector.
+
+    Parameters
+    ----------
+    updates
+        The round that it is made of.
+    wide
+        Keep the numbers in the dtype that rules compute in until `finish`.
+    """
+
+    def __init__(self, updates: Updates, *, wide: bool = False) -> None:
+        self._updates = updates
+        self._vector: Tensor | None = None
+        dtypes = [
+            layer.compute_dtype if wide and layer.kind is not Kind.COUNTER else layer.dtype
+            for layer in updates.layers
+        ]
+        names = [layer.name for layer in updates.layers]
+        if updates.kind.has_layers:
+            flat = [
+                torch.empty(layer.size, dtype=dtype, device=updates.device)
+                for layer, dtype in zip(updates.layers, dtypes, strict=True)
+            ]
+        else:
+            self._vector = torch.empty(updates.size, dtype=dtypes[0], device=updates.device)
+            flat = list(self._vector.split([layer.size for layer in updates.layers]))
+        self._flat = dict(zip(names, flat, strict=True))
+
+    def columns(self, block: Block) -> Tensor:
+        """Give the part of the result that a block makes, to be read or written."""
+        return self._flat[block.layer.name][block.start : block.stop]
+
+    def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
+        """Make parts of the result out of blocks.
+
+        Raises
+        ------
+        NonFiniteError
+            What was added up is not finite, although it was checked before: memory that somebody
+            else writes to.
+        """
+        for block in blocks:
+            target, dtype = self.columns(block), block.rows[0].dtype
+            same = target.dtype == dtype
+            wide = target if same else torch.empty_like(target, dtype=dtype)
+            function(block.rows, wide)
+            # A sum that is not finite may only be too large; `Updates.checked` finds out.
+            if not self._updates.is_checked and not bool(torch.isfinite(wide.sum())):
+                raise NonFiniteError
+            if not same:
+                target.copy_(_within(wide, target.dtype))
+
+    def fill_buffers(self, counting: Updates, function: ColumnFunction) -> None:
+        """Make the layers that are not trained: as settled, or out of the clients that count."""
+        for layer in counting.of_kind(Kind.BUFFER, Kind.COUNTER):
+            target = self._flat[layer.name]
+            if layer.name in counting.settled:
+                target.copy_(_within(counting.settled[layer.name], target.dtype))
+            elif layer.kind is Kind.COUNTER:
+                target.copy_(lower_median(counting, layer))
+            else:
+                self.fill(counting.blocks([layer], check=True), function)
+
+    def finish(self) -> Any:
+        """Give the result in the caller's own kind and dtype."""
+        if self._vector is None:
+            state = {layer.name: self._finished(layer) for layer in self._updates.layers}
+            if self._updates.kind is InputKind.STATE:
+                return state
+            tensors = [state[str(place)] for place in range(len(state))]
+            is_tensor = self._updates.kind is InputKind.TENSORS
+            return tensors if is_tensor else [t.numpy() for t in tensors]
+        dtype = self._updates.layers[0].dtype
+        vector = _within(self._vector, dtype).to(dtype)
+        return vector if self._updates.kind is InputKind.TENSOR else vector.numpy()
+
+    def _finished(self, layer: Layer) -> Tensor:
+        source = self._updates.source
+        flat = self._flat[layer.name]
+        tensor = source.unflatten(layer, _within(flat, layer.dtype).to(layer.dtype))
+        base = source.base_of(layer)
+        if base is not None and is_variance(layer.name):
+            # The new variance is base + change: keep it from falling below 0.
+            tensor.copy_(torch.maximum(tensor, -base.to(tensor.dtype)))
+        return tensor
+
+
+def _within(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keep numbers that are to be narrowed finite: a difference may leave float16's range."""
+    if wide.dtype == dtype or not wide.is_floating_point():
+        return wide
+    most = torch.finfo(dtype).max
+    return wide.clamp(-most, most)
+
+
+def lower_median(counting: Updates, layer: Layer) -> Tensor:
+    """Return an integer layer's change: the lower median of what was sent, less what was there.
+
+    The median is taken of what clients sent, and the difference afterwards: a difference of
+    integers can wrap around, and then sorts wrongly.
+    """
+    median = counting.source.counters(layer).median(dim=0).values
+    base = counting.source.base_of(layer)
+    if base is None:
+        return median
+    before = counting.source.flatten(layer, base)
+    return median ^ before if layer.dtype == torch.bool else median - before
+
+
+@contextmanager
+def num_threads(threads: int) -> Iterator[None]:
+    """Compute with so many of PyTorch's threads, and afterwards with as many as before.
+
+    One is usual. Two processes of one thread are quicker than one of two, and sums come out the
+    same bits wherever they are computed. A round is read in many short operations, and after each
+    of them threads wait for each other by spinning: where other programs take a core, as clients do
+    in a simulation, that costs far more than a second thread ever gains.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,228 @@
+"""Looking into a finished round: who was accused, and which layers made a client suspect."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.explanation import Explanation, explain
+from fedimmune.errors import InputError, ParameterError
+from fedimmune.runs.records import RoundRecord
+from fedimmune.results import ACCUSING, ClientResult, Suspicion
+from fedimmune.runs.folder import RunFolder
+
+__all__ = [
+    "ClientHistory",
+    "client_in",
+    "explain_client",
+    "histories_of",
+    "read_run_folder",
+    "record_of",
+]
+
+_LEARNED = "adaptive"
+_MANY = 20
+
+
+@dataclass(frozen=True)
+class ClientHistory:
+    """What became of a client over a run.
+
+    Parameters
+    ----------
+    client
+        Its id.
+    is_attacker
+        Whether it attacks; None if nobody knows.
+    counts
+        In how many rounds it had which verdict.
+    accused
+        In which of them it was suspected or rejected.
+    suspected_since
+        The first round in which it was suspected; None if there is none.
+    weight, score
+        Averages over the rounds that have one.
+    last
+        What was said of it last.
+    looks
+        The kind of attack that it looked like most often when it was suspected, with the mean of
+        the probabilities; None if no kind was ever told.
+    """
+
+    client: str
+    is_attacker: bool | None
+    counts: Mapping[str, int]
+    accused: tuple[int, ...]
+    weight: float | None
+    score: float | None
+    last: ClientResult
+    suspected_since: int | None
+    looks: Suspicion | None
+
+    @property
+    def rounds(self) -> int:
+        """In how many it took part."""
+        return sum(self.counts.values())
+
+
+def read_run_folder(path: str | os.PathLike[str]) -> RunFolder:
+    """Open the folder of a run.
+
+    Raises
+    ------
+    InputError
+        It is none.
+    """
+    place = Path(path)
+    if not (place / "scenario.toml").is_file():
+        raise InputError(f"{place} is no run's folder: it has no scenario.toml")
+    return RunFolder(place)
+
+
+def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
+    """Sum a run up by client, those first that were accused most."""
+    seen: dict[str, list[tuple[int, ClientResult]]] = {}
+    for record in records:
+        for client in record.clients:
+            seen.setdefault(client.client, []).append((record.round, client))
+    found = [
+        ClientHistory(
+            client=client,
+            is_attacker=parts[-1][1].is_attacker,
+            counts=Counter(part.verdict for _, part in parts),
+            accused=tuple(number for number, part in parts if part.verdict in ACCUSING),
+            weight=_mean([part.weight for _, part in parts]),
+            score=_mean([part.score for _, part in parts]),
+            last=parts[-1][1],
+            suspected_since=next((n for n, part in parts if part.verdict == "suspected"), None),
+            looks=_looks([part.suspicion for _, part in parts if part.suspicion is not None]),
+        )
+        for client, parts in seen.items()
+    ]
+    return sorted(found, key=lambda one: -len(one.accused))
+
+
+def _looks(found: Sequence[Suspicion]) -> Suspicion | None:
+    if not found:
+        return None
+    kind = Counter(one.kind for one in found).most_common(1)[0][0]
+    return Suspicion(kind, fmean(one.confidence for one in found if one.kind == kind))
+
+
+def record_of(folder: RunFolder, number: int) -> RoundRecord:
+    """Give the record of a round.
+
+    Raises
+    ------
+    InputError
+        It was not played.
+    """
+    records = folder.records()
+    if not 1 <= number <= len(records):
+        there = f"rounds 1 to {len(records)} are" if records else "none is"
+        raise ParameterError(f"{folder.path} has no round {number}: {there} finished")
+    return records[number - 1]
+
+
+def client_in(record: RoundRecord, client: str) -> ClientResult:
+    """Find a client by its id as text.
+
+    Raises
+    ------
+    InputError
+        It took no part; the message says who did.
+    """
+    for found in record.clients:
+        if found.client == client:
+            return found
+    ids = [found.client for found in record.clients]
+    more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
+    listed = ", ".join(ids[:_MANY]) + more
+    raise ParameterError(
+        f"client {client} took no part in round {record.round}; there were {listed}"
+    )
+
+
+def explain_client(
+    folder: RunFolder, number: int, client: str, *, defense: str | os.PathLike[str] | None = None
+) -> Explanation | None:
+    """Say which layers of its update made a client what the learned rule took it for.
+
+    Parameters
+    ----------
+    folder
+        The run.
+    number
+        The round, from 1.
+    client
+        The client's id as text.
+    defense
+        Where the run's defense is now; by default where it was.
+
+    Returns
+    -------
+    Explanation or None
+        None if the client was not weighed: it was rejected or set aside, or sent nothing.
+
+    Raises
+    ------
+    InputError
+        The run's rule is not the learned one; there is no such round or client; the round left
+        no trace; or the defense is gone, or another one.
+    """
+    record = record_of(folder, number)
+    client_in(record, client)  # or say who was there
+    rule = folder.scenario().get("rule")
+    chosen: dict[str, Any] = rule if isinstance(rule, dict) else {"name": rule}
+    if chosen.get("name") != _LEARNED:
+        raise InputError(
+            f"{folder.path} was aggregated by {chosen.get('name')}: only the rule {_LEARNED} can "
+            "say which layers made a client suspect. --round or --client alone shows the verdicts"
+        )
+    if number not in folder.traces.rounds():
+        why = record.error or "the run was made by an earlier version, or its traces were removed"
+        raise InputError(f"round {number} of {folder.path} left no trace: {why}")
+    trace = folder.traces.read(number)
+    if trace.grams is None:
+        why = record.error or "the inner products are not there"
+        raise InputError(f"round {number} of {folder.path} cannot be explained: {why}")
+    if client not in trace.clients:
+        return None
+    try:
+        loaded = _defense(chosen, defense)
+    except InputError as error:
+        if defense is None:
+            raise
+        raise ParameterError(str(error)) from error
+    if list(trace.layers) != list(loaded.about.layers):
+        raise InputError(f"the trace of round {number} is of other layers than the defense's")
+    return explain(loaded, trace.clients, client, trace.grams, trace.evidence)
+
+
+def _defense(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defense:
+    place = Path(str(rule.get("defense", ""))) if given is None else Path(given)
+    if not place.is_file():
+        raise InputError(
+            f"the run's defense is not there any more ({place}): say where it is with --defense"
+            if given is None
+            else f"there is no defense {place}"
+        )
+    loaded = Defense.load(place)
+    wanted = rule.get("digest")
+    if wanted and loaded.digest != wanted:
+        raise InputError(
+            f"{place} is another defense ({loaded.digest}) than the run's ({wanted}): give the "
+            "run's own with --defense"
+        )
+    return loaded
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,209 @@
+"""How good a model is, and how far an attack has come: counted in pieces, added up exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from math import isfinite
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from fedimmune.attacks import Attack, Context
+from fedimmune.simulation.scenario import ResolvedScenario
+from fedimmune.simulation.seeding import generator, seeded
+from fedimmune.tasks import DataSpec, Samples, Task
+
+__all__ = ["PIECE", "Counts", "batches", "test_piece", "train_client", "write_update"]
+
+PIECE = 500
+"""Test samples at a time. Fixed, so that the same sums come out whoever computes them."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was counted on test samples.
+
+    Parameters
+    ----------
+    samples, correct
+        How many there were, and how many were classified rightly.
+    loss
+        Sum over them.
+    tried, hits
+        On how many the attack was tried, and how often the model said the target.
+    tried_others, hits_others
+        The same, without the samples that truly are of the target's class.
+    """
+
+    samples: int = 0
+    correct: int = 0
+    loss: float = 0.0
+    tried: int = 0
+    hits: int = 0
+    tried_others: int = 0
+    hits_others: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return type(self)(**sums)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the samples that were classified rightly (ACC)."""
+        return self.correct / self.samples
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean over the samples; None where it is not finite."""
+        return self.loss / self.samples if isfinite(self.loss) else None
+
+    @property
+    def asr(self) -> float | None:
+        """Share of all tried samples on which the attack succeeded, as the paper has it."""
+        return self.hits / self.tried if self.tried else None
+
+    @property
+    def asr_others(self) -> float | None:
+        """The same among samples that are not of the target's class: 0 for a perfect model."""
+        return self.hits_others / self.tried_others if self.tried_others else None
+
+    @property
+    def accuracy_without_success(self) -> float | None:
+        """ACC · (1 − ASR); None where the attack has no target."""
+        return None if self.asr is None else self.accuracy * (1 - self.asr)
+
+
+@torch.no_grad()
+def test_piece(
+    model: nn.Module,
+    task: Task,
+    samples: Samples,
+    indices: Tensor,
+    attack: Attack,
+    spec: DataSpec,
+    device: torch.device,
+) -> Counts:
+    """Test a model on a few samples, by their numbers."""
+    model.eval()
+    inputs = samples.inputs.index_select(0, indices).to(device)
+    labels = samples.labels.index_select(0, indices).to(device)
+    outputs = model(inputs)
+    counts = Counts(
+        samples=len(labels),
+        correct=int((outputs.argmax(1) == labels).sum()),
+        loss=float(task.loss(outputs, labels)) * len(labels),
+    )
+    shown = attack.triggered(inputs, labels, spec)
+    if shown is None or not len(shown.inputs):
+        return counts
+    said = model(shown.inputs).argmax(1) == shown.target
+    return counts + Counts(
+        tried=len(said),
+        hits=int(said.sum()),
+        tried_others=int((~shown.is_target).sum()),
+        hits_others=int((said & ~shown.is_target).sum()),
+    )
+
+
+test_piece.__test__ = False  # type: ignore[attr-defined]  # its name is not a test's
+
+
+_MOMENTUM = "momentum_buffer"
+"""What PyTorch calls it."""
+
+
+def batches(indices: Tensor, size: int, random: torch.Generator) -> Iterator[Tensor]:
+    """Shuffle a client's samples and cut them into batches, for one epoch.
+
+    The incomplete last batch is dropped; a client with less than one batch uses what it has.
+    """
+    order = indices[torch.randperm(len(indices), generator=random)]
+    whole = len(order) // size * size
+    yield from (order[:whole] if whole else order).split(size)
+
+
+def train_client(
+    model: nn.Module,
+    task: Task,
+    samples: Samples,
+    indices: Tensor,
+    scenario: ResolvedScenario,
+    *,
+    client: int,
+    attack: Attack,
+    context: Context,
+    momentum: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Train a model in place, as one client does in one round.
+
+    Parameters
+    ----------
+    model
+        Holds the global model; on the scenario's device.
+    task
+        Says what to minimize.
+    samples
+        All clients' samples.
+    indices
+        Which of them are this client's.
+    scenario
+        Epochs, batch size, optimizer, seed.
+    client
+        What randomness depends on, besides the seed and the round.
+    attack
+        What the client does; an honest one has `NoAttack`.
+    context
+        What the attack is told about the round.
+    momentum
+        What the client's optimizer resumes with, by layer, 0 at first; it is left there for the
+        next round. None to start afresh.
+    """
+    device, round_number = torch.device(scenario.device), context.round
+    on_batch = attack.on_batch if attack.overrides("on_batch") else None
+    on_loss = attack.on_loss if attack.overrides("on_loss") else None
+    on_step = attack.on_step if attack.overrides("on_step") else None
+    before, after = replace(context, moment="before"), replace(context, moment="after")
+    random = generator(scenario.seed, "batches", round_number, client)
+    optimizer = scenario.optimizer.make(model)
+    if momentum is not None:
+        for name, weight in model.named_parameters():
+            going_on = torch.empty_like(weight).copy_(momentum[name])
+            optimizer.state[weight][_MOMENTUM] = going_on
+    model.train()
+    with seeded(scenario.seed, "training", round_number, client):
+        for _ in range(scenario.local_epochs):
+            for batch in batches(indices, scenario.batch, random):
+                inputs = samples.inputs.index_select(0, batch)
+                labels = samples.labels.index_select(0, batch)
+                inputs = task.augment(inputs)
+                if on_batch is not None:
+                    inputs, labels = on_batch(inputs, labels, context)
+                optimizer.zero_grad()
+                loss = task.loss(model(inputs.to(device)), labels.to(device))
+                if on_loss is not None:
+                    loss = on_loss(loss, model, context)
+                loss.backward()
+                if on_step is not None:
+                    with torch.no_grad():
+                        on_step(model, before)
+                optimizer.step()
+                if on_step is not None:
+                    with torch.no_grad():
+                        on_step(model, after)
+    if momentum is not None:
+        for name, weight in model.named_parameters():
+            momentum[name].copy_(optimizer.state[weight][_MOMENTUM])
+
+
+def write_update(
+    model: nn.Module, global_model: Mapping[str, Tensor], update: Mapping[str, Tensor]
+) -> None:
+    """Write what a trained model has that the global one has not into the tensors of `update`."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.dtype == torch.bool:
+                torch.logical_xor(tensor.cpu(), global_model[name], out=update[name])
+            else:
+                torch.sub(tensor.cpu(), global_model[name], out=update[name])

@@ -1,0 +1,288 @@
+"""Rounds: training, aggregating, testing, one record a round; written down, and gone on with."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fedimmune.aggregation import Outcome, aggregate_safely
+from fedimmune.errors import InputError, ParameterError
+from fedimmune.kernels import num_threads
+from fedimmune.rules import Rule
+from fedimmune.runs.folder import Checkpoint, RunFolder, finish_round
+from fedimmune.runs.records import RoundRecord, Seconds
+from fedimmune.simulation.federation import Federation, RoundUpdates
+from fedimmune.simulation.metrics import detections, distances
+from fedimmune.simulation.scenario import ResolvedScenario, Scenario
+from fedimmune.tasks import data_folder, load_data
+from fedimmune.validation import check_int
+
+__all__ = ["Observer", "Rounds", "run_folder", "simulate"]
+
+
+class Observer:
+    """Is told what a simulation is doing; by default it does not care."""
+
+    def loading(self, task: str) -> None:
+        """The data is about to be loaded."""
+
+    def starting(self, federation: Federation, finished: int) -> None:
+        """Everything is ready, and that many rounds were finished before."""
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """A part of a round's *training* or *testing* is done; called from several threads."""
+
+
+def run_folder(scenario: Scenario, runs: str | os.PathLike[str]) -> RunFolder:
+    """Give the folder that a scenario's run has, among other runs."""
+    full = scenario.resolve()
+    return RunFolder(Path(runs) / f"{full.title}-{full.digest}")
+
+
+class Rounds(Iterator[RoundRecord]):
+    """The rounds of a simulation; each is played when its record is asked for.
+
+    Whoever drops them without asking for any, so that nothing was played, is warned.
+
+    Parameters
+    ----------
+    played
+        Plays a round and yields its record.
+    """
+
+    def __init__(self, played: Generator[RoundRecord, None, None]) -> None:
+        self._played = played
+
+    def __next__(self) -> RoundRecord:
+        return next(self._played)
+
+    def close(self) -> None:
+        """Stop after the last record; worker processes end."""
+        self._played.close()
+
+    def __del__(self) -> None:
+        if inspect.getgeneratorstate(self._played) == inspect.GEN_CREATED:
+            warnings.warn(
+                "simulate() was called, but no round was played: go through the records, as in "
+                "`for record in simulate(scenario)` or `list(simulate(scenario))`",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    force: bool = False,
+    keep: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> Rounds:
+    """Play a scenario's rounds, each when its record is asked for: go through them, or use `list`.
+
+    The same scenario gives the same bits on the same machine with the same versions of PyTorch,
+    however many workers there are and however often it was interrupted.
+
+    Parameters
+    ----------
+    scenario
+        What to simulate.
+    data
+        Folder of data sets; by default ``FEDIMMUNE_DATA``, else a cache of the user's.
+    runs
+        Folder of runs. The run is kept there in a folder of its own and goes on from its last
+        finished round, whose records come first; a finished run is not run again. By default
+        nothing is written.
+    workers
+        How many processes train; by default as many as there are cores, or this process alone
+        where there is little to do.
+    force
+        Run anew what was run before.
+    keep
+        Names of layers whose updates by every client are kept with the run, round by round, to be
+        looked at. Of no influence on the outcome; a finished run is not run again for it.
+    observer
+        Is told what is going on within rounds.
+
+    Examples
+    --------
+    >>> scenario = Scenario(task="digits", rule="median", attack="backdoor", attackers=3, rounds=2)
+    >>> [record.round for record in simulate(scenario)]
+    [1, 2]
+    """
+    if workers is not None:
+        check_int("simulate", "workers", workers, 1)
+    if keep and runs is None:
+        raise ParameterError("simulate: layers are kept with the run; give a folder for runs too")
+    scenario = scenario.resolve()  # says what is wrong before hours of work
+    folder = None if runs is None else run_folder(scenario, runs)
+    told = observer or Observer()
+    return Rounds(_rounds(scenario, data_folder(data), folder, workers, force, tuple(keep), told))
+
+
+def _rounds(
+    scenario: ResolvedScenario,
+    place: Path,
+    folder: RunFolder | None,
+    workers: int | None,
+    force: bool,
+    keep: Sequence[str],
+    observer: Observer,
+) -> Generator[RoundRecord, None, None]:
+    if folder is not None and folder.is_finished and not force:
+        with folder.held(scenario.to_toml()):
+            folder.tidy()
+            records = _finished(folder, scenario)
+        yield from records
+        return
+    with ExitStack() as stack:
+        observer.loading(scenario.task.name)
+        task = scenario.make_task()
+        with num_threads(1):
+            data = load_data(task, place)
+            federation = stack.enter_context(Federation(scenario, task, data, workers))
+            rule = scenario.make_rule(federation.attackers)
+            rule.check_needs({"anchor"})
+            _check_enough(rule, len(federation.participants(1)))
+            rule.check_model(federation.trained_layers())
+            _check_kept(keep, [layer.name for layer in federation.trained_layers()])
+            fingerprint = federation.fingerprint()
+            # Only now is anything written, or an old run given up: all that can be refused is good.
+            if folder is not None:
+                stack.enter_context(folder.held(scenario.to_toml()))
+                if force:
+                    folder.clear()
+            checkpoint = _resume(folder, rule, federation, fingerprint)
+            if folder is not None:
+                folder.keep_partition(federation.partition())
+        observer.starting(federation, checkpoint.round)
+        if folder is not None:
+            yield from folder.records()
+        for number in range(checkpoint.round + 1, scenario.rounds + 1):
+            with num_threads(1):
+                record = _play(federation, rule, number, folder, fingerprint, keep, observer)
+            yield record
+
+
+def _finished(folder: RunFolder, scenario: ResolvedScenario) -> list[RoundRecord]:
+    records = folder.records()
+    if len(records) != scenario.rounds:
+        raise InputError(
+            f"{folder.path} is damaged: it has a final model, but {len(records)} records of "
+            f"{scenario.rounds}; force the run to begin anew"
+        )
+    return records
+
+
+def _resume(
+    folder: RunFolder | None, rule: Rule, federation: Federation, fingerprint: str
+) -> Checkpoint:
+    if folder is None:
+        return Checkpoint()
+    checkpoint = folder.resume(rule)
+    if checkpoint.model is not None:
+        if checkpoint.fingerprint != fingerprint:
+            raise InputError(
+                f"{folder.path} began with other data or another first model than there are now; "
+                "force the run to begin anew, or keep it and choose another folder for runs"
+            )
+        federation.set_global_model(checkpoint.model)
+        federation.carry_on(checkpoint.carried)
+    return checkpoint
+
+
+def _check_enough(rule: Rule, clients: int) -> None:
+    if clients < rule.clients_needed:
+        raise ParameterError(
+            f"{rule.name} needs at least {rule.clients_needed} clients a round; {clients} take part"
+        )
+
+
+def _check_kept(keep: Sequence[str], layers: Sequence[str]) -> None:
+    unknown = [name for name in keep if name not in layers]
+    if unknown:
+        raise ParameterError(
+            f"the model has no trained layer {unknown[0]!r} to keep; it has {', '.join(layers)}"
+        )
+
+
+# -------------------------------------------------------------------- one round
+
+
+def _play(
+    federation: Federation,
+    rule: Rule,
+    number: int,
+    folder: RunFolder | None,
+    fingerprint: str,
+    keep: Sequence[str],
+    observer: Observer,
+) -> RoundRecord:
+    watch = _Watch()
+    with watch("training"):
+        sent = federation.train(
+            number,
+            lambda *done: observer.progress("training", *done),
+            with_anchor="anchor" in rule.needs,
+            rule=rule,
+        )
+    with watch("aggregating"):
+        outcome = _aggregate(federation, rule, sent)
+    with watch("measuring"):
+        attackers, aggregation = federation.attackers, outcome.aggregation
+        measured = {
+            **distances(sent.updates, attackers, aggregation),
+            **detections(attackers, aggregation),
+        }
+    with watch("testing"):
+        counts = federation.test(lambda *done: observer.progress("testing", *done))
+    tested = {
+        "accuracy": counts.accuracy,
+        "loss": counts.mean_loss,
+        "asr": counts.asr,
+        "asr_others": counts.asr_others,
+        "accuracy_without_success": counts.accuracy_without_success,
+    }
+    return finish_round(
+        folder,
+        rule,
+        sent.updates,
+        outcome,
+        Checkpoint(number, federation.global_model, fingerprint, federation.carried),
+        last=number == federation.scenario.rounds,
+        seconds=Seconds(**watch.seconds),
+        metrics=tested | measured,
+        failed=sent.failed,
+        attackers=attackers,
+        keep=keep,
+    )
+
+
+def _aggregate(federation: Federation, rule: Rule, sent: RoundUpdates) -> Outcome:
+    """Aggregate and move the global model, or say why it stays where it is."""
+    if sent.without_anchor is not None:
+        return Outcome(error=sent.without_anchor, rejected=sent.updates.rejected)
+    outcome = aggregate_safely(rule, sent.updates, federation.global_model)
+    if outcome.model is not None:
+        federation.set_global_model(outcome.model)
+    return outcome
+
+
+class _Watch:
+    """Where the seconds go."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = round(time.perf_counter() - start, 4)

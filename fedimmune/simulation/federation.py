@@ -1,0 +1,372 @@
+"""Clients, a server's data, and a global model that goes round: the engine itself."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedimmune._layers import Kind, Layer, layers_of
+from fedimmune.errors import InputError, ParameterError
+from fedimmune.rules import Rule
+from fedimmune.runs.records import ClientData
+from fedimmune.simulation.client import PIECE, Counts
+from fedimmune.simulation.scenario import ResolvedScenario, Scenario
+from fedimmune.simulation.seeding import generator, seeded
+from fedimmune.simulation.shared_memory import Layout
+from fedimmune.simulation.workers import (
+    SERVER,
+    Executor,
+    LocalExecutor,
+    ProcessExecutor,
+    Setup,
+    TestJob,
+    TrainJob,
+    usable_cores,
+)
+from fedimmune.tasks import Data, Task, build_model
+from fedimmune.updates import Updates
+
+__all__ = ["Federation", "RoundUpdates", "check_device", "set_aside"]
+
+_log = logging.getLogger("fedimmune")
+
+OnDone = Callable[[int, int], None]
+"""Is told how many jobs of how many are done."""
+
+_FEW_SAMPLES = 100_000
+"""Below that many sample visits, starting processes takes longer than the work."""
+
+
+@dataclass(frozen=True)
+class RoundUpdates:
+    """What came from the clients in one round.
+
+    Parameters
+    ----------
+    updates
+        Of those that sent one; views of memory that the next round writes to.
+    failed
+        Why the others sent nothing, by client.
+    without_anchor
+        Why there is no update of the server's own, where one was asked for and there is none.
+    """
+
+    updates: Updates
+    failed: Mapping[int, str]
+    without_anchor: str | None = None
+
+
+class Federation:
+    """A server, its clients, and the global model.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    task, data
+        Of the scenario.
+    workers
+        How many processes train and test; 1 is this one alone, None decides by the work there is.
+        Of no influence on any result.
+    """
+
+    def __init__(
+        self, scenario: Scenario, task: Task, data: Data, workers: int | None = None
+    ) -> None:
+        scenario = scenario.resolve()
+        attack = scenario.make_attack()
+        attack.check(data.spec)
+        check_device(scenario.device)
+        self.scenario, self.data = scenario, data
+        self.parts = scenario.make_partition().divide(
+            data.clients.labels, scenario.clients, generator(scenario.seed, "partition")
+        )
+        chosen = torch.randperm(scenario.clients, generator=generator(scenario.seed, "attackers"))
+        self.attackers = frozenset(chosen[: scenario.attackers].tolist())
+        self._warn_of_empty_clients()
+        with seeded(scenario.seed, "model"):
+            first = build_model(task, data).state_dict()
+        self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
+        self._setup = setup = Setup(
+            scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
+        )
+        layout = Layout(first)
+        momenta = scenario.clients if scenario.optimizer.carried else 0
+        # The last update is the server's; the last of what is carried is the previous model.
+        rows = (len(self.participants(1)) + 1, momenta + attack.needs_previous_model)
+        count = _usual_workers(scenario, data) if workers is None else workers
+        self._executor: Executor = (
+            LocalExecutor(setup, data, layout, rows)
+            if count == 1
+            else ProcessExecutor(count, setup, data, layout, rows)
+        )
+        self.set_global_model(first)
+
+    @property
+    def global_model(self) -> Mapping[str, Tensor]:
+        """The global model's state; not to be written to."""
+        return self._executor.arena.global_model
+
+    def set_global_model(self, model: Mapping[str, Tensor]) -> None:
+        """Make this the global model."""
+        _copy(model, self._executor.arena.global_model)
+
+    @property
+    def carried(self) -> dict[str, Tensor]:
+        """What goes on to the next round besides the model, by row and layer; only to be read.
+
+        Rows are the clients' momenta, if they are carried, and the model of the round before, if
+        the attack needs it.
+        """
+        return {
+            f"{number}/{name}": tensor
+            for number, row in enumerate(self._executor.arena.momenta)
+            for name, tensor in row.items()
+        }
+
+    def carry_on(self, carried: Mapping[str, Tensor]) -> None:
+        """Resume with what `carried` once was."""
+        _copy(carried, self.carried)
+
+    def trained_layers(self) -> list[Layer]:
+        """Give the layers that rules measure."""
+        layers = layers_of(self.global_model)
+        return [layer for layer in layers if layer.kind is Kind.PARAMETER]
+
+    def participants(self, round_number: int) -> list[int]:
+        """Who takes part in a round: those who have data, or a share of them drawn by the seed."""
+        able = [client for client, part in enumerate(self.parts) if len(part)]
+        count = max(1, round(self.scenario.participation * len(able)))
+        if count == len(able):
+            return able
+        random = generator(self.scenario.seed, "participants", round_number)
+        return sorted(able[i] for i in torch.randperm(len(able), generator=random)[:count])
+
+    def train(
+        self,
+        round_number: int,
+        on_done: OnDone,
+        *,
+        with_anchor: bool = False,
+        rule: Rule | None = None,
+    ) -> RoundUpdates:
+        """Let the clients of a round train, each from the global model.
+
+        Parameters
+        ----------
+        round_number
+            Which round.
+        on_done
+            Is told how far it is.
+        with_anchor
+            Let the server train too, on its anchor samples, and give its update with the clients'.
+        rule
+            The server's rule, for attacks that know it; they get a copy.
+
+        Raises
+        ------
+        InputError
+            The attack's own code failed, or what it sends is not valid.
+        """
+        clients = self.participants(round_number)
+        jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
+        jobs.sort(key=lambda job: -len(self.parts[job.client]))  # so that no worker is left waiting
+        if with_anchor:
+            self._require_anchor()
+            jobs.append(TrainJob(round_number, SERVER, len(self._executor.arena.updates) - 1))
+        answers = self._do(jobs, on_done)
+        problems = {job.client: problem for job, problem in zip(jobs, answers, strict=True)}
+        failed = {client: problems[client] for client in clients if problems[client] is not None}
+        updates = {
+            client: self._executor.arena.updates[row]
+            for row, client in enumerate(clients)
+            if client not in failed
+        }
+        samples = {client: float(len(self.parts[client])) for client in updates}
+        made, problem = Updates.from_states(updates, samples=samples), None
+        if with_anchor:
+            problem = problems[SERVER] and f"the server's own training failed: {problems[SERVER]}"
+            try:
+                made = made if problem else made.with_anchor(self._executor.arena.updates[-1])
+            except InputError as error:
+                problem = str(error)
+        hostile = self._in_concert(made, round_number, rule)
+        if hostile:
+            again = Updates.from_states({**updates, **hostile}, samples=samples)
+            made = replace(again, references=made.references)
+        if self._setup.attack.needs_previous_model:
+            _copy(self.global_model, self._executor.arena.momenta[-1])
+        return RoundUpdates(made, failed, problem)
+
+    def _in_concert(
+        self, sent: Updates, round_number: int, rule: Rule | None
+    ) -> dict[int, dict[str, Tensor]]:
+        """Return what attackers send who look at others' updates first, by attacker."""
+        attack = self._setup.attack
+        if not attack.overrides("on_round") or self.attackers.isdisjoint(sent.clients):
+            return {}
+        valid = replace(sent.checked(), rejected={})
+        mine = replace(valid.only(self.attackers), references={})
+        if not len(mine):
+            return {}
+        visible = mine if attack.knowledge == "colluders" else replace(valid, references={})
+        context = self._setup.context(self.data.spec, self._executor.arena, round_number)
+        if attack.knowledge == "defense":
+            visible, context = valid, replace(context, rule=deepcopy(rule))
+        try:
+            answer = attack.on_round(mine, visible, context)
+            return _valid_answer(answer, mine)
+        except Exception as error:  # a class of the user's own
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            raise InputError(f"attack {attack.name!r}: on_round: {kind}{error}") from error
+
+    def test(self, on_done: OnDone) -> Counts:
+        """Test the global model on the server's samples that are not set aside."""
+        jobs = [TestJob(start) for start in range(0, len(self.tested), PIECE)]
+        return sum(self._do(jobs, on_done), Counts())
+
+    def partition(self) -> tuple[ClientData, ...]:
+        """Say who has how many samples of which class."""
+        labels, classes = self.data.clients.labels, self.data.classes
+        return tuple(
+            ClientData(
+                client=str(client),
+                is_attacker=client in self.attackers,
+                samples=tuple(labels[part].bincount(minlength=classes).tolist()),
+            )
+            for client, part in enumerate(self.parts)
+        )
+
+    def fingerprint(self) -> str:
+        """Digest what the scenario does not hold: the data's content, and the global model.
+
+        To be taken before the first round.
+        """
+        digest = hashlib.sha256()
+        for samples in (self.data.clients, self.data.server):
+            every = max(1, len(samples) // 100)
+            for tensor in (samples.labels, samples.inputs[::every]):
+                digest.update(str(tuple(tensor.shape)).encode())
+                digest.update(_bytes(tensor))
+        for name, tensor in self.global_model.items():
+            digest.update(name.encode())
+            digest.update(_bytes(tensor))
+        return digest.hexdigest()[:16]
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _do(self, jobs: list[TrainJob] | list[TestJob], on_done: OnDone) -> list[Any]:
+        done = 0
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            on_done(done, len(jobs))
+
+        return self._executor.do(jobs, one_more)
+
+    def _require_anchor(self) -> None:
+        if not len(self.anchor):
+            raise ParameterError(
+                "the rule compares clients with the server's own update, and no samples are set "
+                "aside for it: set the scenario's `anchor` to a few hundred"
+            )
+
+    def _warn_of_empty_clients(self) -> None:
+        empty = sum(not len(part) for part in self.parts)
+        if empty:
+            _log.warning(
+                "%d of %d clients have no data and take no part: there are %d samples",
+                empty,
+                len(self.parts),
+                len(self.data.clients),
+            )
+
+
+def _valid_answer(answer: object, mine: Updates) -> dict[Any, dict[str, Tensor]]:
+    """Copy what an attack returned for its attackers, and refuse what is not valid."""
+    if not isinstance(answer, Updates):
+        raise InputError(f"it has to return Updates, not {type(answer).__name__}")
+    for client, reason in answer.rejected.items():
+        raise InputError(f"client {client}: {reason}")
+    if set(answer.clients) != set(mine.clients):
+        raise InputError(
+            f"it returned updates of the clients {_listed(answer)}, but the attackers are "
+            f"{_listed(mine)}"
+        )
+    shapes, expected = ({layer.name: layer.shape for layer in u.layers} for u in (answer, mine))
+    for name in expected | shapes:
+        if shapes.get(name) != expected.get(name):
+            raise InputError(
+                f"layer {name!r} has the shape {shapes.get(name)}, not {expected.get(name)}"
+            )
+    dtypes = {layer.name: layer.dtype for layer in mine.layers}
+    # Copies: what an attack returns may be a view of an honest client's update.
+    states = {
+        client: {name: t.to(dtypes[name]) for name, t in answer.state(client).items()}
+        for client in mine.clients
+    }
+    for client, reason in Updates.from_states(states).checked().rejected.items():
+        raise InputError(f"client {client}: {reason}")
+    return states
+
+
+def _listed(updates: Updates) -> str:
+    return ", ".join(sorted(map(str, updates.clients))) or "nobody"
+
+
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
+    """Part the server's samples: for its own update, and for testing; the same in all scenarios."""
+    if anchor >= samples:
+        raise ParameterError(
+            f"{anchor} of the server's {samples} samples cannot be set aside as an anchor: "
+            "none would be left to test on"
+        )
+    order = torch.randperm(samples, generator=generator(0, "anchor"))
+    return order[:anchor].sort().values, order[anchor:].sort().values
+
+
+def check_device(device: str) -> None:
+    """See whether there is such a device.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot compute on device {device!r} here: {first}") from error
+
+
+def _usual_workers(scenario: ResolvedScenario, data: Data) -> int:
+    visits = len(data.clients) * scenario.local_epochs * scenario.rounds
+    if visits < _FEW_SAMPLES or scenario.device != "cpu":
+        return 1
+    return min(usable_cores(), scenario.clients)

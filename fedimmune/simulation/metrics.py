@@ -1,0 +1,88 @@
+"""How a round is judged against the truth, which the server has not and the simulation has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Set
+
+from torch import Tensor
+
+from fedimmune._layers import Kind
+from fedimmune.aggregation import Aggregation
+from fedimmune.errors import NotEnoughClientsError
+from fedimmune.results import ACCUSING
+from fedimmune.rules.mean import Mean
+from fedimmune.updates import ClientId, Updates
+
+__all__ = ["auroc", "detections", "distances"]
+
+
+def distances(
+    updates: Updates, attackers: Collection[ClientId], aggregation: Aggregation | None
+) -> dict[str, float | None]:
+    """Measure ‖aggregate − robust mean‖ and ‖robust mean‖ over the trained parameters.
+
+    The robust mean is the mean of the honest clients' valid updates.
+    """
+    try:
+        honest = updates.only(client for client in updates.clients if client not in attackers)
+        truth = Mean().aggregate(honest).update
+    except NotEnoughClientsError:
+        return {}
+    trained = [layer.name for layer in updates.of_kind(Kind.PARAMETER)]
+    found = {"robust_mean_norm": _norm(truth[name] for name in trained)}
+    if aggregation is not None:
+        update = aggregation.update
+        found["distance"] = _norm(update[name].double() - truth[name] for name in trained)
+    return found
+
+
+def detections(
+    attackers: Set[ClientId], aggregation: Aggregation | None
+) -> dict[str, float | None]:
+    """Say how well attackers were told from honest clients.
+
+    Precision and recall are those of accusations; AUROC and the attackers' share are of weights.
+    """
+    if aggregation is None:
+        return {}
+    accused = {client for client, verdict in aggregation.verdicts.items() if verdict in ACCUSING}
+    present = attackers & aggregation.verdicts.keys()
+    found: dict[str, float | None] = {}
+    if aggregation.weights is not None:
+        found["auroc"] = auroc(aggregation.weights, present)
+        found["attacker_weight"] = _attacker_weight(aggregation.weights, present)
+    elif not accused:
+        return {}  # a rule of coordinates judges nobody
+    found["precision"] = len(accused & present) / len(accused) if accused else None
+    found["recall"] = len(accused & present) / len(present) if present else None
+    return found
+
+
+def auroc(weights: Mapping[ClientId, float], attackers: Collection[ClientId]) -> float | None:
+    """How often an attacker has less weight than an honest client, ties counted half.
+
+    1 is perfect, 0.5 is chance; None where one of the two kinds is missing.
+    """
+    low = [weight for client, weight in weights.items() if client in attackers]
+    high = [weight for client, weight in weights.items() if client not in attackers]
+    if not low or not high:
+        return None
+    wins = sum((a < h) + 0.5 * (a == h) for a in low for h in high)
+    return wins / (len(low) * len(high))
+
+
+def _attacker_weight(
+    weights: Mapping[ClientId, float], attackers: Collection[ClientId]
+) -> float | None:
+    if not attackers:
+        return None
+    return math.fsum(weight for client, weight in weights.items() if client in attackers)
+
+
+def _norm(tensors: Iterable[Tensor]) -> float | None:
+    return _finite(math.sqrt(math.fsum(float(t.double().square().sum()) for t in tensors)))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

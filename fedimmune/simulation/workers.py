@@ -1,0 +1,422 @@
+"""One pair of hands: a model to train and test with, and the jobs that it is given."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from fedimmune.attacks import Attack, Context
+from fedimmune.attacks.none import NoAttack
+from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.kernels import num_threads
+from fedimmune.simulation.client import PIECE, Counts, test_piece, train_client, write_update
+from fedimmune.simulation.scenario import ResolvedScenario
+from fedimmune.simulation.seeding import generator
+from fedimmune.simulation.shared_memory import Arena, Layout, UnnamedFile
+from fedimmune.tasks import Data, DataSpec, Task
+from fedimmune.tasks.data import data_bytes, read_data
+
+__all__ = [
+    "SERVER",
+    "ClientRunner",
+    "Executor",
+    "Job",
+    "JobRunner",
+    "LocalExecutor",
+    "Pool",
+    "ProcessExecutor",
+    "Rows",
+    "Setup",
+    "TestJob",
+    "TrainJob",
+    "WorkerError",
+    "shared_data",
+    "usable_cores",
+]
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """Train one client, or the server, on the global model of the arena; the update goes there too.
+
+    The answer is None, or what went wrong.
+    """
+
+    round_number: int
+    client: int
+    row: int
+
+
+@dataclass(frozen=True)
+class TestJob:
+    """Test the global model of the arena on one piece of the test samples."""
+
+    __test__ = False
+
+    start: int
+
+
+Job = TrainJob | TestJob
+
+SERVER = -1
+"""The server's number where clients have theirs: it trains on its anchor samples."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays the same in all rounds, besides the data.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    task, attack
+        Of the scenario; workers get them as they are, for only this process may know their names.
+    parts
+        Numbers of each client's samples.
+    attackers
+        Which clients attack.
+    anchor, tested
+        Numbers of the server's samples that it trains on itself, and that models are tested on.
+    """
+
+    scenario: ResolvedScenario
+    task: Task
+    attack: Attack
+    parts: list[Tensor]
+    attackers: frozenset[int]
+    anchor: Tensor
+    tested: Tensor
+
+    def context(self, spec: DataSpec, arena: Arena, round_number: int, *client: int) -> Context:
+        """Return what the attack is told, as one client or as all attackers together."""
+        # The last of what is carried from round to round is the model of the round before.
+        has_previous = self.attack.needs_previous_model and round_number > 1
+        return Context(
+            spec,
+            round_number,
+            arena.global_model,
+            generator(self.scenario.seed, "attack", round_number, *client),
+            arena.momenta[-1] if has_previous else None,
+        )
+
+
+class ClientRunner:
+    """Carries out jobs, one at a time.
+
+    Parameters
+    ----------
+    setup
+        What stays the same in all rounds.
+    data
+        Of the task.
+    arena
+        Where the global model is and updates go.
+    """
+
+    def __init__(self, setup: Setup, data: Data, arena: Arena) -> None:
+        self._setup, self._data, self._arena = setup, data, arena
+        self._device = torch.device(setup.scenario.device)
+        with torch.random.fork_rng():  # its first weights are never used
+            model = setup.task.model(data).to(self._device)
+        # Convolutions on a CPU are a third quicker with the channels last.
+        self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._facts = data.spec
+
+    def do(self, job: Job) -> str | Counts | None:
+        """Carry out a job."""
+        with num_threads(1):
+            self._model.load_state_dict(self._arena.global_model)
+            if isinstance(job, TrainJob):
+                return self._train(job)
+            return test_piece(
+                self._model,
+                self._setup.task,
+                self._data.server,
+                self._setup.tested[job.start : job.start + PIECE],
+                self._setup.attack,
+                self._facts,
+                self._device,
+            )
+
+    def _train(self, job: TrainJob) -> str | None:
+        setup = self._setup
+        attack = setup.attack if job.client in setup.attackers else NoAttack()
+        context = setup.context(self._facts, self._arena, job.round_number, job.client)
+        # The server's own update is not a client's: it always starts afresh.
+        carries = setup.scenario.optimizer.carried and job.client != SERVER
+        try:
+            train_client(
+                self._model,
+                setup.task,
+                self._data.server if job.client == SERVER else self._data.clients,
+                setup.anchor if job.client == SERVER else setup.parts[job.client],
+                setup.scenario,
+                client=job.client,
+                attack=attack,
+                context=context,
+                momentum=self._arena.momenta[job.client] if carries else None,
+            )
+            update = self._arena.updates[job.row]
+            write_update(self._model, self._arena.global_model, update)
+            attack.on_update(update, context)
+        except Exception as error:  # whatever a user's model may raise: the others go on
+            return f"{type(error).__name__}: {error}"
+        return None
+
+
+class WorkerError(FedimmuneError):
+    """A worker process has gone; what was finished before is safe."""
+
+
+class JobRunner(Protocol):
+    """What a worker process works with."""
+
+    def do(self, job: Any) -> Any:
+        """Carry out a job."""
+
+
+class Pool:
+    """Several processes that share the work; each takes the next job when it is free.
+
+    Parameters
+    ----------
+    count
+        How many.
+    make
+        Called in each process with `arguments`, gives the `JobRunner` that do its jobs. A function of
+        a module, which the processes import.
+    arguments
+        For `make`.
+    """
+
+    def __init__(
+        self, count: int, make: Callable[..., JobRunner], arguments: Mapping[str, Any]
+    ) -> None:
+        packed = _packed(make, arguments)
+        self._workers = [_Worker() for _ in range(count)]
+        try:
+            for worker in self._workers:
+                worker.send_bytes(packed)
+            for worker in self._workers:
+                worker.receive()  # it is ready
+        except BaseException:
+            self.close()
+            raise
+
+    def do(
+        self, jobs: Sequence[Any], on_done: Callable[[int, Any], None] = lambda *_: None
+    ) -> list[Any]:
+        """Carry out jobs and give their answers in the jobs' order.
+
+        Parameters
+        ----------
+        jobs
+            What to do.
+        on_done
+            Is told each job's number and answer as it is done, from several threads.
+        """
+        answers: list[Any] = [None] * len(jobs)
+        left: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(len(jobs)):
+            left.put(number)
+
+        def work(worker: _Worker) -> None:
+            while True:
+                try:
+                    number = left.get_nowait()
+                except queue.Empty:
+                    return
+                worker.send(jobs[number])
+                answers[number] = worker.receive()
+                on_done(number, answers[number])
+
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            try:
+                futures = [threads.submit(work, worker) for worker in self._workers]
+                for future in futures:
+                    future.result()
+            except BaseException as stop:
+                while not left.empty():  # the others finish what they have in hand
+                    with suppress(queue.Empty):
+                        left.get_nowait()
+                if not isinstance(stop, Exception):  # but Ctrl-C does not wait for that
+                    for worker in self._workers:
+                        worker.stop()
+                raise
+        return answers
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Worker:
+    """One process, seen from the one that gives it work."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            # With -P, modules are found where the master finds them, and not in the current folder.
+            [sys.executable, "-P", "-m", "fedimmune.simulation._worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the master, who then ends them
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+        )
+
+    def send(self, message: object) -> None:
+        self.send_bytes(pickle.dumps(message))
+
+    def send_bytes(self, packed: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(packed)
+            self._process.stdin.flush()
+        except OSError:
+            self._gone()
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
+        try:
+            answer = pickle.load(self._process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            self._gone()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _gone(self) -> None:
+        code = self._process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise WorkerError(
+            f"a worker process ended ({how}); was there enough memory? "
+            "The same command goes on from what is finished"
+        )
+
+    def stop(self) -> None:
+        """Let it drop what it has in hand."""
+        self._process.terminate()
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.close()  # it ends when there is nothing more to read
+        self.stop()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _packed(make: Callable[..., JobRunner], arguments: Mapping[str, Any]) -> bytes:
+    problem: object
+    try:
+        packed = pickle.dumps((make, dict(arguments)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        problem = error
+    else:
+        if b"__main__" not in packed:
+            return packed
+        problem = "it is defined in the script itself"
+    raise InputError(
+        f"the task cannot be sent to worker processes ({problem}): define it in a module "
+        "that can be imported, or use workers=1"
+    )
+
+
+Rows = tuple[int, int]
+"""How many there are for updates and for momenta."""
+
+
+class Executor(Protocol):
+    """Carries out jobs."""
+
+    arena: Arena
+
+    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
+        """Carry out jobs and give their answers in the jobs' order."""
+
+    def close(self) -> None:
+        """Let the workers go."""
+
+
+class LocalExecutor:
+    """No worker: the calling process does the work itself."""
+
+    def __init__(self, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
+        self.arena = Arena(layout, *rows)
+        self._client_runner = ClientRunner(setup, data, self.arena)
+
+    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
+        answers = []
+        for job in jobs:
+            answers.append(self._client_runner.do(job))
+            on_done()
+        return answers
+
+    def close(self) -> None:
+        pass
+
+
+class ProcessExecutor:
+    """Worker processes that map the same data and the same arena."""
+
+    def __init__(self, count: int, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
+        with (
+            UnnamedFile(Arena.bytes_for(layout, *rows)) as memory,
+            shared_data(data) as file,
+        ):
+            self.arena = Arena(layout, *rows, memory.path)
+            shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
+            self._pool = Pool(count, _client_runner, {"setup": setup, **shared})
+
+    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
+        return self._pool.do(jobs, lambda *_: on_done())
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+@contextmanager
+def shared_data(data: Data) -> Iterator[Path]:
+    """Give the file that other processes map a data set from: its prepared one, or an unnamed."""
+    if data.file is not None:
+        yield data.file
+        return
+    packed = data_bytes(data)
+    with UnnamedFile(len(packed)) as file:
+        file.write(packed)
+        yield file.path
+
+
+def _client_runner(
+    setup: Setup, layout: Layout, rows: Rows, arena: Path, data: Path
+) -> ClientRunner:
+    """Make the workbench of a worker process."""
+    torch.set_num_threads(1)
+    return ClientRunner(setup, read_data(data), Arena(layout, *rows, arena))

@@ -1,0 +1,93 @@
+"""Checks of the parameters that rules, attacks and tasks are made with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedimmune.errors import ParameterError
+
+__all__ = [
+    "check_bool",
+    "check_choice",
+    "check_finite",
+    "check_float",
+    "check_fraction",
+    "check_int",
+    "check_open_fraction",
+]
+
+
+def check_bool(owner: str, name: str, value: object) -> bool:
+    """Check a yes or no."""
+    if not isinstance(value, bool):
+        raise ParameterError(f"{owner}: {name} must be true or false: {_shown(value)}")
+    return value
+
+
+def check_int(owner: str, name: str, value: object, least: int) -> int:
+    """Check a whole number (2.0 will do for 2)."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        needed = f"a whole number of at least {least}"
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
+    return value
+
+
+def check_float(owner: str, name: str, value: object, above: float) -> float:
+    """Check a finite number larger than a bound (ints will do)."""
+    found = _as_float(value)
+    if found is None or not math.isfinite(found) or found <= above:
+        raise ParameterError(f"{owner}: {name} must be a number above {above:g}: {_shown(value)}")
+    return found
+
+
+def check_finite(owner: str, name: str, value: object) -> float:
+    """Check a finite number (ints will do)."""
+    found = _as_float(value)
+    if found is None or not math.isfinite(found):
+        raise ParameterError(f"{owner}: {name} must be a number: {_shown(value)}")
+    return found
+
+
+def check_open_fraction(owner: str, name: str, value: object, below: float) -> float:
+    """Check a share from 0 up to, not including, a bound (ints will do)."""
+    found = _as_float(value)
+    if found is None or not 0 <= found < below:
+        needed = f"a share from 0 up to but not including {below:g}"
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
+    return found
+
+
+def check_fraction(owner: str, name: str, value: object) -> float:
+    """Check a share from 0 to 1, both included (ints will do)."""
+    found = _as_float(value)
+    if found is None or not 0 <= found <= 1:
+        raise ParameterError(f"{owner}: {name} must be a share from 0 to 1: {_shown(value)}")
+    return found
+
+
+def check_choice(owner: str, name: str, value: object, known: Sequence[str]) -> str:
+    """Check one of several words."""
+    if not isinstance(value, str) or value not in known:
+        raise ParameterError(f"{owner}: {name} must be {' or '.join(known)}: {_shown(value)}")
+    return value
+
+
+def _as_float(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _shown(value: object) -> str:
+    """Show a value in a message of one line, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of thousands of digits, a list without end
+        text = type(value).__name__
+    return text if len(text) <= 40 else f"{text[:37]}…"
