@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fedimmune.tasks import TrainingConfig as TrainingConfig
     from fedimmune.updates import Updates as Updates
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Aggregation": "fedimmune.aggregation",

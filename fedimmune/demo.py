@@ -126,7 +126,7 @@ class Demo:
 
     def play(self, rule: str) -> Iterator[RoundRecord]:
         """Train federatedly under attack, by one rule; a finished run is read again."""
-        return simulate(self.scenario(rule), runs=self.runs, keep=_KEPT)
+        return simulate(self.scenario(rule), runs=self.runs, save_updates=_KEPT)
 
     def is_played(self, rule: str) -> bool:
         """Whether a rule's run is finished."""

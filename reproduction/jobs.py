@@ -371,7 +371,7 @@ class RunJob(Job):
             runs=store.runs,
             workers=1,
             force=self._must_start_over(folder),
-            keep=self.layers,
+            save_updates=self.layers,
         ):
             pass
 

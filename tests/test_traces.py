@@ -95,7 +95,7 @@ def test_the_learned_rules_weights_follow_from_the_trace(
 
 
 def test_what_is_kept_is_what_was_sent(tmp_path: Path) -> None:
-    begun = simulate(PLAIN, runs=tmp_path, workers=1, keep=["fc.bias", "fc.weight"])
+    begun = simulate(PLAIN, runs=tmp_path, workers=1, save_updates=["fc.bias", "fc.weight"])
     next(begun)
     folder = run_folder(PLAIN, tmp_path)
     before = load_file(folder.path / "checkpoint.safetensors")
@@ -114,7 +114,7 @@ def test_what_is_kept_is_what_was_sent(tmp_path: Path) -> None:
 def test_kept_updates_have_the_inner_products_of_the_trace(
     learned: Scenario, tmp_path: Path
 ) -> None:
-    trace = run(learned, tmp_path, keep=["fc.weight"]).read(2)
+    trace = run(learned, tmp_path, save_updates=["fc.weight"]).read(2)
     assert trace.grams is not None
     rows = trace.kept["fc.weight"].double().flatten(1)
     torch.testing.assert_close(trace.grams[0, :5, :5], rows @ rows.T, rtol=1e-5, atol=1e-8)
@@ -123,7 +123,7 @@ def test_kept_updates_have_the_inner_products_of_the_trace(
 def test_keeping_changes_nothing_else(learned: Scenario, tmp_path: Path) -> None:
     outcomes = []
     for number, keep in enumerate(([], ["fc.weight"])):
-        run(learned, tmp_path / str(number), keep=keep)
+        run(learned, tmp_path / str(number), save_updates=keep)
         folder = run_folder(learned, tmp_path / str(number))
         model = (folder.path / "model.safetensors").read_bytes()
         outcomes.append(([r.model_dump(exclude={"seconds"}) for r in folder.records()], model))
@@ -142,7 +142,7 @@ def test_a_client_whose_values_are_not_finite_is_kept_and_not_measured(tmp_path:
         partition={"name": "by-label", "shards": 1},
         rule={"name": "adaptive", **needs_of("adaptive", LAYERS)},
     )
-    trace = run(broken, tmp_path, keep=["fc.bias"]).read(1)
+    trace = run(broken, tmp_path, save_updates=["fc.bias"]).read(1)
     verdicts = {c.client: c.verdict for c in run_folder(broken, tmp_path).records()[0].clients}
     rejected = {client for client, verdict in verdicts.items() if verdict == "rejected"}
     assert rejected
@@ -167,7 +167,7 @@ def test_a_round_that_the_rule_did_not_answer_has_no_inner_products(
     monkeypatch.setattr(Adaptive, "weigh", failing)
     traces = run(learned, tmp_path)
     assert traces.rounds() == [1, 3], "what was looked at in round 1 is not passed off as round 2"
-    kept = run(learned.model_copy(update={"seed": 2}), tmp_path, keep=["fc.bias"])
+    kept = run(learned.model_copy(update={"seed": 2}), tmp_path, save_updates=["fc.bias"])
     assert kept.rounds() == [1, 2, 3]
 
 
@@ -178,18 +178,20 @@ def test_killed_at_any_touch_of_a_file_the_traces_come_out_the_same(
     learned: Scenario, tmp_path: Path
 ) -> None:
     short = learned.model_copy(update={"rounds": 2})
-    expected = contents(run(short, tmp_path / "whole", keep=["fc.bias"]))
+    expected = contents(run(short, tmp_path / "whole", save_updates=["fc.bias"]))
     assert len(expected) == 2
     moment = 1
     while True:
         runs = tmp_path / str(moment)
 
         def act(runs: Path = runs) -> object:
-            return run(short, runs, keep=["fc.bias"])
+            return run(short, runs, save_updates=["fc.bias"])
 
         if not fork_killed_at(moment, runs, act):
             break
-        assert contents(run(short, runs, keep=["fc.bias"])) == expected, f"killed at {moment}"
+        assert contents(run(short, runs, save_updates=["fc.bias"])) == expected, (
+            f"killed at {moment}"
+        )
         moment += 3  # every third one: they take a while
     assert moment > 20
 
@@ -209,7 +211,7 @@ def test_what_follows_the_checkpoint_is_replaced(learned: Scenario, tmp_path: Pa
 
 
 def test_force_forgets_what_was_kept(tmp_path: Path) -> None:
-    traces = run(PLAIN, tmp_path, keep=["fc.bias"])
+    traces = run(PLAIN, tmp_path, save_updates=["fc.bias"])
     assert traces.kept_layers() == ["fc.bias"]
     run(PLAIN, tmp_path)  # a finished run is not run again
     assert traces.kept_layers() == ["fc.bias"]
@@ -218,10 +220,10 @@ def test_force_forgets_what_was_kept(tmp_path: Path) -> None:
 
 
 def test_rounds_that_did_not_keep_a_layer_are_known(tmp_path: Path) -> None:
-    begun = simulate(PLAIN, runs=tmp_path, workers=1, keep=["fc.bias"])
+    begun = simulate(PLAIN, runs=tmp_path, workers=1, save_updates=["fc.bias"])
     next(begun)
     begun.close()
-    traces = run(PLAIN, tmp_path, keep=["fc.weight"])
+    traces = run(PLAIN, tmp_path, save_updates=["fc.weight"])
     assert traces.lacking("fc.weight", 3) == [1]
     assert traces.lacking("fc.bias", 3) == [2, 3]
     assert traces.kept_layers() == ["fc.bias", "fc.weight"]
@@ -231,10 +233,10 @@ def test_unknown_layers_are_refused_before_anything_is_given_up(tmp_path: Path) 
     run(PLAIN, tmp_path)
     before = run_folder(PLAIN, tmp_path).records()
     with pytest.raises(ParameterError, match=r"no trained layer 'fc'.*fc\.weight, fc\.bias"):
-        run(PLAIN, tmp_path, keep=["fc.bias", "fc"], force=True)
+        run(PLAIN, tmp_path, save_updates=["fc.bias", "fc"], force=True)
     assert run_folder(PLAIN, tmp_path).records() == before
     with pytest.raises(ParameterError, match="folder for runs"):
-        simulate(PLAIN, keep=["fc.bias"])
+        simulate(PLAIN, save_updates=["fc.bias"])
 
 
 # -------------------------------------------------------------------- files

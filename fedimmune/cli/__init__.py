@@ -9,7 +9,7 @@ from fedimmune.cli import (
     data,
     demo,
     inspect,
-    list,
+    list,  # noqa: A004
     patch,
     rehearse,
     report,

@@ -13,7 +13,7 @@ __all__ = ["ENDING", "PANELS", "Command", "Group", "examples", "panel_of"]
 
 PANELS = {
     "Start here": ("demo",),
-    "Simulate and defend": ("simulate", "record", "train", "patch", "aggregate"),
+    "Simulate and defend": ("simulate", "rehearse", "train", "patch", "aggregate"),
     "Look": ("report", "inspect"),
     "What there is": ("rules", "attacks", "tasks", "data"),
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fedimmune.simulation.rehearsal import Rehearsal
 
-__all__ = ["record"]
+__all__ = ["rehearse"]
 
 
 @command(
@@ -33,7 +33,7 @@ __all__ = ["record"]
     "fedimmune rehearse --randomize --range shift=0-8 -o recordings",
     "fedimmune rehearse --task mnist --on clients --preset paper -o recordings",
 )
-def record(
+def rehearse(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Where recordings go.")
     ],
@@ -53,9 +53,9 @@ def record(
         str, typer.Option(help="How many attack: a list such as 0-4 or 0,2,4.")
     ] = "0-4",
     runs: Annotated[
-        int, typer.Option(min=1, help="How often each is repeated; `train` keeps the last apart.")
+        int, typer.Option(min=1, help="Number of repetitions; `train` holds the last one out.")
     ] = 3,
-    follow: Annotated[
+    trajectory: Annotated[
         str | None,
         typer.Option(
             help="Rules whose global model is followed. [default: oracle]",
@@ -69,7 +69,7 @@ def record(
         str | None,
         typer.Option(
             help="How often clients go over their samples in a round, a list such as 1,6: each is "
-            "rehearsed, with so many fewer rounds. [default: 1, and as many more as a real client "
+            "rehearsed, with fewer rounds by that factor. [default: 1, and as many more as a real client "
             "has samples, 6 at most]"
         ),
     ] = None,
@@ -90,7 +90,7 @@ def record(
             autocompletion=one_of(("paper", "authors")),
         ),
     ] = None,
-    family: Annotated[
+    randomize: Annotated[
         bool,
         typer.Option("--randomize", help="Draw each attack's parameters at random per rehearsal."),
     ] = False,
@@ -102,7 +102,7 @@ def record(
             help="What --randomize draws from, such as shift=0-8 or scale=0.5-2. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +111,7 @@ def record(
     ] = None,
     data: DataFolder = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Rehearsals at a time. [default: one a core]")
+        int | None, typer.Option(min=1, help="Rehearsals at a time. [default: one per core]")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -119,25 +119,25 @@ def record(
     """Rehearse attacks on the server's own data, and record what a defense learns from.
 
     Each round is kept as inner products of the updates, layer by layer, and who attacked: no update
-    of anyone. What is recorded already is not rehearsed again, so an interrupted command goes on.
+    of anyone. What is recorded already is not rehearsed again, so an interrupted command resumes.
     """
-    from fedimmune.adaptive import rehearse
+    from fedimmune import adaptive
     from fedimmune.tasks.archives import unwatched
 
     watched = _Watched(output, remarks(quiet=quiet))
     with on_stop(watched.kept), watched, unwatched(quiet):
-        rehearse(
+        adaptive.rehearse(
             task,
             None if attacks is None else _list(attacks),
             output=output,
             attackers=_numbers("--attackers", attackers),
             runs=runs,
-            trajectory=_list(follow) if follow else None,
+            trajectory=_list(trajectory) if trajectory else None,
             rounds=rounds,
             local_epochs=_numbers("--local-epochs", local_epochs) if local_epochs else None,
             on=on,  # type: ignore[arg-type]
             preset=preset,  # type: ignore[arg-type]
-            randomize=_family(ranges) if family or ranges else None,
+            randomize=_ranges(ranges) if randomize or ranges else None,
             seed=seed,
             settings=dict(read_setting(text) for text in settings or []),
             data=data,
@@ -218,7 +218,7 @@ def _numbers(option: str, text: str) -> list[int]:
     return sorted(set(found))
 
 
-def _family(ranges: list[str] | None) -> dict[str, tuple[float, float]]:
+def _ranges(ranges: list[str] | None) -> dict[str, tuple[float, float]]:
     spans: dict[str, tuple[float, float]] = {}
     for text in ranges or []:
         found = re.fullmatch(r"(\w+)=(\d+\.?\d*)-(\d+\.?\d*)", text)

@@ -95,7 +95,7 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the records, one JSON object a line.")
     ] = False,
-    keep: Annotated[
+    save_updates: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LAYER",
@@ -159,7 +159,7 @@ def simulate(
             runs=runs,
             workers=workers,
             force=force,
-            keep=keep or (),
+            save_updates=save_updates or (),
             observer=display,
         )
         stack.callback(records.close)
@@ -169,7 +169,7 @@ def simulate(
             display.show(record)
             write(record)
     display.finish(folder)
-    for layer in keep or ():
+    for layer in save_updates or ():
         lacking = folder.traces.lacking(layer, display.shown)
         if lacking:
             what = _which(lacking, display.shown)

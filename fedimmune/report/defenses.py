@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from fedimmune.adaptive.defense import Defense
-from fedimmune.adaptive.facts import facts_of
 from fedimmune.errors import FedimmuneError
 from fedimmune.io import MIB, read_bytes
 from fedimmune.report.charts import Figure, learning_curve
@@ -77,7 +76,7 @@ def _shown(file: Path, digest: str, *, truth: bool) -> DefenseShown:
     if digest and loaded.digest != digest:
         problem = f"It cannot be shown: {file} is now another defense ({loaded.digest})."
         return DefenseShown(file.name, [problem], facts)
-    facts += facts_of(loaded.about)
+    facts += loaded.describe()
     curve, problems = _curve(file)
     return DefenseShown(
         file.name, problems, facts, _validation(loaded.about.validation, truth=truth), curve

@@ -297,7 +297,7 @@ def finish_round(
     late: Mapping[ClientId, str] | None = None,
     notes: Mapping[ClientId, str] | None = None,
     attackers: Collection[ClientId] | None = None,
-    keep: Sequence[str] = (),
+    save_updates: Sequence[str] = (),
 ) -> RoundRecord:
     """End a round: record what became of every client, and write trace, record and checkpoint.
 
@@ -325,7 +325,7 @@ def finish_round(
         What else there is to say of clients.
     attackers
         Who attacks; None if nobody knows.
-    keep
+    save_updates
         Names of layers whose updates are kept in the trace.
     """
     answer = outcome.aggregation
@@ -340,7 +340,7 @@ def finish_round(
     if folder is not None:
         # If the rule could not answer, what it last looked at was of an earlier round.
         basis = None if answer is None else rule.basis
-        folder.traces.write(trace_of(done.round, updates, basis, keep))
+        folder.traces.write(trace_of(done.round, updates, basis, save_updates))
         folder.append(record)
         folder.save(done, rule, last=last)
     return record

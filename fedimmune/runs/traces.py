@@ -69,7 +69,7 @@ class Trace:
     references: tuple[str, ...] = ()
 
 
-def trace_of(number: int, updates: Updates, basis: DecisionInputs | None, keep: Sequence[str]) -> Trace:
+def trace_of(number: int, updates: Updates, basis: DecisionInputs | None, save_updates: Sequence[str]) -> Trace:
     """Gather what is to be kept of a round.
 
     Parameters
@@ -80,11 +80,11 @@ def trace_of(number: int, updates: Updates, basis: DecisionInputs | None, keep: 
         Everything that was sent.
     basis
         What the rule's answer rests on, where it says so.
-    keep
+    save_updates
         Names of the layers whose updates are wanted.
     """
     by_name = {layer.name: layer for layer in updates.layers}
-    kept = {name: _rows(updates, by_name[name]) for name in keep if name in by_name}
+    kept = {name: _rows(updates, by_name[name]) for name in save_updates if name in by_name}
     senders = updates.clients if kept else ()
     if basis is None:
         return Trace(number, senders=senders, kept=kept)

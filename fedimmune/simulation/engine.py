@@ -82,7 +82,7 @@ def simulate(
     runs: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     force: bool = False,
-    keep: Sequence[str] = (),
+    save_updates: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> Rounds:
     """Play a scenario's rounds, each when its record is asked for: go through them, or use `list`.
@@ -105,7 +105,7 @@ def simulate(
         where there is little to do.
     force
         Run anew what was run before.
-    keep
+    save_updates
         Names of layers whose updates by every client are kept with the run, round by round, to be
         looked at. Of no influence on the outcome; a finished run is not run again for it.
     observer
@@ -119,12 +119,14 @@ def simulate(
     """
     if workers is not None:
         check_int("simulate", "workers", workers, 1)
-    if keep and runs is None:
+    if save_updates and runs is None:
         raise ParameterError("simulate: layers are kept with the run; give a folder for runs too")
     scenario = scenario.resolve()  # says what is wrong before hours of work
     folder = None if runs is None else run_folder(scenario, runs)
     told = observer or Observer()
-    return Rounds(_rounds(scenario, data_folder(data), folder, workers, force, tuple(keep), told))
+    return Rounds(
+        _rounds(scenario, data_folder(data), folder, workers, force, tuple(save_updates), told)
+    )
 
 
 def _rounds(
@@ -133,7 +135,7 @@ def _rounds(
     folder: RunFolder | None,
     workers: int | None,
     force: bool,
-    keep: Sequence[str],
+    save_updates: Sequence[str],
     observer: Observer,
 ) -> Generator[RoundRecord, None, None]:
     if folder is not None and folder.is_finished and not force:
@@ -152,7 +154,7 @@ def _rounds(
             rule.check_needs({"anchor"})
             _check_enough(rule, len(federation.participants(1)))
             rule.check_model(federation.trained_layers())
-            _check_kept(keep, [layer.name for layer in federation.trained_layers()])
+            _check_kept(save_updates, [layer.name for layer in federation.trained_layers()])
             fingerprint = federation.fingerprint()
             # Only now is anything written, or an old run given up: all that can be refused is good.
             if folder is not None:
@@ -167,7 +169,9 @@ def _rounds(
             yield from folder.records()
         for number in range(checkpoint.round + 1, scenario.rounds + 1):
             with num_threads(1):
-                record = _play(federation, rule, number, folder, fingerprint, keep, observer)
+                record = _play(
+                    federation, rule, number, folder, fingerprint, save_updates, observer
+                )
             yield record
 
 
@@ -205,8 +209,8 @@ def _check_enough(rule: Rule, clients: int) -> None:
         )
 
 
-def _check_kept(keep: Sequence[str], layers: Sequence[str]) -> None:
-    unknown = [name for name in keep if name not in layers]
+def _check_kept(save_updates: Sequence[str], layers: Sequence[str]) -> None:
+    unknown = [name for name in save_updates if name not in layers]
     if unknown:
         raise ParameterError(
             f"the model has no trained layer {unknown[0]!r} to keep; it has {', '.join(layers)}"
@@ -222,7 +226,7 @@ def _play(
     number: int,
     folder: RunFolder | None,
     fingerprint: str,
-    keep: Sequence[str],
+    save_updates: Sequence[str],
     observer: Observer,
 ) -> RoundRecord:
     watch = _Watch()
@@ -261,7 +265,7 @@ def _play(
         metrics=tested | measured,
         failed=sent.failed,
         attackers=attackers,
-        keep=keep,
+        save_updates=save_updates,
     )
 
 

@@ -196,8 +196,8 @@ class Pool:
     count
         How many.
     make
-        Called in each process with `arguments`, gives the `JobRunner` that do its jobs. A function of
-        a module, which the processes import.
+        Called in each process with `arguments`; returns the `JobRunner` that does its jobs. A
+        function of a module, which the processes import.
     arguments
         For `make`.
     """

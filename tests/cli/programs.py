@@ -15,7 +15,7 @@ from pathlib import Path
 
 __all__ = ["PROGRAM", "bare", "on_a_terminal", "piped", "start"]
 
-PROGRAM = (sys.executable, "-m", "fedimmune.cli")
+PROGRAM = (sys.executable, "-m", "fedimmune")
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -879,7 +879,7 @@ def test_version() -> None:
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedimmune.cli", *words]
+    command = [sys.executable, "-m", "fedimmune", *words]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
 
 

@@ -105,7 +105,7 @@ def test_the_traits_are_what_was_sent(tmp_path: Path) -> None:
     runs, layer = {}, "fc2.weight"
     for rule in ("mean", "median"):
         scenario = Scenario(task="digits", rounds=2, rule=rule, attack="backdoor", attackers=4)
-        for _ in simulate(scenario, runs=tmp_path, workers=1, keep=[layer]):
+        for _ in simulate(scenario, runs=tmp_path, workers=1, save_updates=[layer]):
             pass
         runs[rule] = run_folder(scenario, tmp_path).path
     rows = drawn(traits_chart(runs, layer))

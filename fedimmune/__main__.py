@@ -1,0 +1,5 @@
+"""``python -m fedimmune``: the command line."""
+
+from fedimmune.cli import main
+
+main()

@@ -1,5 +1,0 @@
-"""``python -m fedimmune.cli``."""
-
-from fedimmune.cli import main
-
-main()
