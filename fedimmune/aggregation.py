@@ -14,26 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor
 
 from fedimmune._inputs import state_tensors
 from fedimmune._layers import FLOATS, is_variance
 from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError, ParameterError
-from fedimmune.io import (
-    DESCRIPTION,
-    load_mapped,
-    printable,
-    read_metadata,
-    writable,
-    write_atomically,
-)
+from fedimmune.io import DESCRIPTION, load_mapped, read_metadata, writable, write_atomically
 from fedimmune.results import LARGEST_SHARE, ClientResult, Notice, Verdict
+from fedimmune.untrusted import printable
 from fedimmune.updates import ClientId, Updates
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
     from fedimmune.rules import Rule
 
 __all__ = ["Aggregation", "Outcome", "aggregate_files", "aggregate_safely"]
@@ -161,11 +155,16 @@ class Aggregation:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table that the command line shows."""
+        from rich.text import Text  # noqa: PLC0415 (aggregating needs no terminal)
+
         yield self._table(narrow=options.max_width < _NARROW)
         for warning in self.warnings:
             yield Text(f"warning: {warning}", "yellow")
 
     def _table(self, *, narrow: bool) -> Table:
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
         table = Table(title=f"{self.rule}: {_tally(self.clients)}", title_justify="left")
         table.add_column("client", overflow="fold")
         if self.weights is not None:

@@ -1,6 +1,6 @@
-"""What a stranger may have written: read within limits, and shown without its control characters.
+"""Models and updates on disk: safetensors, mapped when read, replaced whole when written.
 
-The limits are listed in docs/limits.md.
+Nothing here uses pickle: a client's file is hostile until shown otherwise.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import json
 import math
 import os
 import secrets
-import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,168 +22,21 @@ from torch import Tensor
 
 from fedimmune import __version__
 from fedimmune.errors import InputError
+from fedimmune.untrusted import MIB, naming, read_json
 
 __all__ = [
     "DESCRIPTION",
-    "MIB",
     "described",
-    "first_problem",
     "load_mapped",
-    "naming",
-    "printable",
-    "read_bytes",
     "read_described",
     "read_description",
-    "read_json",
     "read_metadata",
-    "read_toml",
     "writable",
     "write_atomically",
     "write_bytes_atomically",
     "write_described",
     "write_text_atomically",
 ]
-
-MIB = 1 << 20
-_MOST_TOML = MIB
-_MOST_DEPTH = 32
-_WHOLE = range(-(1 << 63), 1 << 64)
-
-
-def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """Read an ordinary file of limited size.
-
-    A pipe or a device, which may never end, is refused.
-
-    Raises
-    ------
-    InputError
-        It cannot be read, or has more than `most` bytes.
-    """
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"cannot read {path}: it is not a file")
-        if found.st_size <= most:
-            with open(path, "rb") as file:
-                content = file.read(most + 1)
-            if len(content) <= most:
-                return content
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
-    raise InputError(f"cannot read {path}: it has more than {most:,} bytes")
-
-
-def read_json(text: str | bytes) -> Any:
-    """Parse JSON.
-
-    Raises
-    ------
-    InputError
-        It is no JSON, is nested too deeply, has a name twice in one object, or holds numbers that
-        are not finite or have more than 64 bits.
-    """
-    try:
-        found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_each_once)
-    except RecursionError as error:
-        raise _too_deep() from error
-    except ValueError as error:
-        raise InputError(f"is no valid JSON: {error}") from error
-    _check_plain(found)
-    return found
-
-
-def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Parse a TOML file, within the same limits as JSON.
-
-    Raises
-    ------
-    InputError
-        It cannot be read, or is no such TOML; the message names it.
-    """
-    content = read_bytes(path, _MOST_TOML)
-    try:
-        found = tomllib.loads(content.decode())
-        _check_plain(found)
-    except RecursionError as error:
-        raise InputError(f"{path} {_too_deep()}") from error
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is no TOML: {error}") from error
-    return found
-
-
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Say of whatever is found wrong within that this is what is damaged."""
-    try:
-        yield
-    except ValueError as error:  # ours, pydantic's and Python's own
-        raise InputError(f"{what} is damaged: {first_problem(error)}") from error
-
-
-def first_problem(error: Exception) -> str:
-    """Say in one line what is wrong; of what pydantic found, the first."""
-    from pydantic import ValidationError  # noqa: PLC0415 (slow: only when something is wrong)
-
-    if isinstance(error, ValidationError):
-        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part) for part in found["loc"])
-        message = found["msg"].removeprefix("Value error, ")
-        return f"{place}: {message}" if place else message
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def printable(text: object) -> str:
-    """Give text with everything escaped that a terminal would not just show.
-
-    Control characters move the cursor and change colors, and marks of direction let text read
-    backwards: a client's id could forge a line.
-    """
-    found = str(text)
-    if found.isprintable():
-        return found
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in found)
-
-
-def _check_plain(value: Any) -> None:
-    """Look at everything within a parsed value, level by level."""
-    level = [value]
-    for _ in range(_MOST_DEPTH):
-        below: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                below += each.values()
-            elif isinstance(each, list):
-                below += each
-            elif isinstance(each, float) and not math.isfinite(each):
-                raise InputError("holds a number that is not finite")
-            elif isinstance(each, int) and each not in _WHOLE:
-                raise InputError("holds a whole number of more than 64 bits")
-        if not below:
-            return
-        level = below
-    raise _too_deep()
-
-
-def _too_deep() -> InputError:
-    return InputError(f"is nested more than {_MOST_DEPTH} levels deep")
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
-    return found
-
 
 DESCRIPTION = "fedimmune"
 """The one name in the metadata of files of our own."""

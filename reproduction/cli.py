@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedimmune.errors import FedimmuneError, ParameterError
-from fedimmune.io import printable
 from fedimmune.simulation.federation import check_device
 from fedimmune.simulation.workers import usable_cores
 from fedimmune.tasks import data_folder, load_data
+from fedimmune.untrusted import printable
 from reproduction.experiments import Experiment
 from reproduction.jobs import Job, Store
 from reproduction.presets import SCALES

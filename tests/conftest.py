@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import signal
-from typing import Any
 
-import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -31,16 +28,3 @@ os.environ.pop("COLUMNS", None)
 # it; there are tests that stop programs that way.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture
-def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the extra that draws be missing."""
-    usual = builtins.__import__
-
-    def missing(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return usual(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)

@@ -28,17 +28,10 @@ from fedimmune.adaptive.reputation import Memory
 from fedimmune.cli import main
 from fedimmune.cli._ui import in_ascii
 from fedimmune.errors import InputError
-from fedimmune.io import (
-    DESCRIPTION,
-    described,
-    printable,
-    read_described,
-    read_description,
-    read_json,
-    write_described,
-)
+from fedimmune.io import DESCRIPTION, described, read_described, read_description, write_described
 from fedimmune.runs.folder import RunFolder
 from fedimmune.simulation import Scenario
+from fedimmune.untrusted import printable, read_json
 from tests.adaptive.rehearsed import honest_round, recording, recordings
 from tests.report.making import make_run
 
@@ -246,7 +239,7 @@ def test_a_million_empty_tensors_reject_one_client(
         parsed.append(len(text))
         return read_json(text)
 
-    monkeypatch.setattr("fedimmune.io.read_json", watched)
+    monkeypatch.setattr("fedimmune.untrusted.read_json", watched)
     updates = Updates.from_files(
         [tmp_path / "honest.safetensors", tmp_path / "greedy.safetensors"],
         global_file=tmp_path / "honest.safetensors" if with_global else None,

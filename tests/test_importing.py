@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,7 @@ DRAWN_OR_ASKED = (
 )
 READ_OR_FETCHED = ("sklearn", "scipy", "pooch", "PIL")
 AT_USE = ("torch", "numpy", "safetensors", "pydantic", "rich")
+ALLOWED = ("torch", "numpy", "safetensors", "pydantic")
 
 
 def imported(code: str) -> set[str]:
@@ -47,3 +51,32 @@ def imported(code: str) -> set[str]:
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(code: str, heavy: tuple[str, ...]) -> None:
     assert imported(code) & set(heavy) == set()
+
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ImportError(f"{{name}} is not installed")
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def test_aggregating_needs_four_packages_only() -> None:
+    """Everything that `pip install` brings besides them may be missing."""
+    about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    required = about["project"]["dependencies"]
+    names = {re.split(r"[^\w.-]", each)[0].replace("-", "_") for each in required}
+    modules = {"scikit_learn": "sklearn", "pillow": "PIL", "vl_convert_python": "vl_convert"}
+    blocked = {modules.get(name, name) for name in names} - set(ALLOWED)
+    assert {"rich", "typer", "pandas", "altair", "sklearn"} <= blocked
+    code = BLOCKED.format(blocked=blocked) + (
+        "import fedimmune, torch\n"
+        "from fedimmune.rules import Krum\n"
+        "for name in set(fedimmune.rules.available()) - {'adaptive', 'oracle'}:\n"
+        "    print(fedimmune.rules.get(name).aggregate(torch.randn(7, 5)))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,7 +23,8 @@ from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.adaptive.replay import PREFIX, pack, unpack
 from fedimmune.adaptive.split import Split
 from fedimmune.errors import InputError
-from fedimmune.io import naming, read_described, write_described, write_text_atomically
+from fedimmune.io import read_described, write_described, write_text_atomically
+from fedimmune.untrusted import naming
 
 __all__ = ["Ancestor", "Defense", "DefenseAbout", "Judged", "make_form"]
 

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.io import naming, read_described, write_described
+from fedimmune.io import read_described, write_described
+from fedimmune.untrusted import naming
 
 __all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedimmune.adaptive.recordings import About, Recording
 from fedimmune.adaptive.split import Split
 from fedimmune.errors import InputError
-from fedimmune.io import first_problem
+from fedimmune.untrusted import first_problem
 
 __all__ = ["PREFIX", "pack", "sample", "unpack"]
 

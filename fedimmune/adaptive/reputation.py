@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fedimmune._inputs import ClientId, savable_ids
 from fedimmune.errors import InputError
-from fedimmune.io import naming, read_described, write_described
+from fedimmune.io import read_described, write_described
+from fedimmune.untrusted import naming
 
 __all__ = ["Case", "Memory"]
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import typer
 
-from fedimmune.io import printable
+from fedimmune.untrusted import printable
 
 __all__ = ["ANEW", "Stop", "heeding_signals", "is_stop", "on_stop", "say_stopped"]
 

@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedimmune.errors import ParameterError
-from fedimmune.io import printable
+from fedimmune.untrusted import printable
 
 __all__ = [
     "Shown",

@@ -15,7 +15,7 @@ from fedimmune.cli.app import command
 from fedimmune.cli.completion import RULES, one_of
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.io import MIB, read_bytes
+from fedimmune.untrusted import MIB, read_bytes
 
 if TYPE_CHECKING:
     from fedimmune.rules import Rule

@@ -15,7 +15,7 @@ from fedimmune import __version__
 from fedimmune.cli._signals import heeding_signals, is_stop, say_stopped
 from fedimmune.cli.help import ENDING, Command, Group, examples, panel_of
 from fedimmune.errors import FedimmuneError, ParameterError
-from fedimmune.io import printable
+from fedimmune.untrusted import printable
 
 __all__ = ["app", "command", "main"]
 

@@ -69,8 +69,8 @@ def rehearse(
         str | None,
         typer.Option(
             help="How often clients go over their samples in a round, a list such as 1,6: each is "
-            "rehearsed, with fewer rounds by that factor. [default: 1, and as many more as a real client "
-            "has samples, 6 at most]"
+            "rehearsed, with fewer rounds by that factor. [default: 1, and as often as makes up "
+            "for a real client having more samples, 6 at most]"
         ),
     ] = None,
     on: Annotated[

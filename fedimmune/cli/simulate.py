@@ -140,7 +140,7 @@ def simulate(
         say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")
 
     from fedimmune.cli._progress import Display
-    from fedimmune.cli.scalars import scalars
+    from fedimmune.cli._tensorboard import scalars
     from fedimmune.simulation import run_folder
     from fedimmune.simulation import simulate as play
     from fedimmune.tasks.archives import unwatched

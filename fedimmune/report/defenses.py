@@ -12,10 +12,10 @@ import pandas as pd
 
 from fedimmune.adaptive.defense import Defense
 from fedimmune.errors import FedimmuneError
-from fedimmune.io import MIB, read_bytes
 from fedimmune.report.charts import Figure, learning_curve
 from fedimmune.report.summary import Cell, Heading, Table, percent
 from fedimmune.runs.results import Results, component
+from fedimmune.untrusted import MIB, read_bytes
 
 __all__ = ["DefenseShown", "defenses_of"]
 

@@ -21,10 +21,11 @@ from markupsafe import Markup
 
 from fedimmune import __version__
 from fedimmune.errors import InputError
-from fedimmune.io import printable, writable, write_text_atomically
+from fedimmune.io import writable, write_text_atomically
 from fedimmune.report import charts
 from fedimmune.report.charts import Figure
 from fedimmune.report.defenses import DefenseShown, defenses_of
+from fedimmune.report.saved_updates import traits_of
 from fedimmune.report.summary import (
     Cell,
     Heading,
@@ -41,8 +42,8 @@ from fedimmune.report.summary import (
     shortened,
     summary_of,
 )
-from fedimmune.report.traits import traits_of
 from fedimmune.runs.results import Results, flat, load_runs, rows_of
+from fedimmune.untrusted import printable
 
 __all__ = ["Contents", "Group", "contents_of", "page_of", "write_figures", "write_report"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedimmune.io import printable
 from fedimmune.runs.results import ORACLE, Results, attackers_in, flat, rows_of
+from fedimmune.untrusted import printable
 from fedimmune.verdicts import ACCUSING, UNKNOWN, Verdict
 
 __all__ = [

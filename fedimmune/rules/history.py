@@ -16,7 +16,8 @@ from fedimmune._inputs import savable_ids
 from fedimmune._layers import FLOATS, Kind, Layer
 from fedimmune._sources import Source
 from fedimmune.errors import InputError
-from fedimmune.io import naming, read_described, write_described
+from fedimmune.io import read_described, write_described
+from fedimmune.untrusted import naming
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["History"]

@@ -38,7 +38,7 @@ from fedimmune.runs.records import ClientData, RoundRecord, Seconds
 from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules import Rule
 from fedimmune.runs.traces import Traces, trace_of
-from fedimmune.io import MIB, first_problem, read_bytes, read_json, read_toml
+from fedimmune.untrusted import MIB, first_problem, read_bytes, read_json, read_toml
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Checkpoint", "RunFolder", "finish_round"]

@@ -21,7 +21,7 @@ from fedimmune.io import read_described, read_description, write_described
 from fedimmune._inputs import savable_ids
 from fedimmune._layers import FLOATS, Layer
 from fedimmune.rules.base import DecisionInputs
-from fedimmune.io import naming
+from fedimmune.untrusted import naming
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Trace", "Traces", "trace_of"]

@@ -26,7 +26,7 @@ _TASKS: Mapping[str, Mapping[str, Any]] = {
     "cifar100": {"scaling": "half"},
     "tiny-imagenet": {"scaling": "imagenet", "varied": "flips"},
 }
-_OPTIMISERS: Mapping[str, Mapping[str, Any]] = {
+_OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
     "tiny-imagenet": {"lr": 0.01},
     "imdb": {"lr": 0.01},
 }
@@ -61,7 +61,7 @@ def with_protocol(protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if usual is not None:
         filled["attack"] = {**usual, **attack}
     if optimizer.get("name", "sgd") == "sgd" and optimizer.get("momentum") != 0:
-        filled["optimizer"] = {"carried": True, **_OPTIMISERS.get(named, {}), **optimizer}
+        filled["optimizer"] = {"carried": True, **_OPTIMIZERS.get(named, {}), **optimizer}
     return filled
 
 

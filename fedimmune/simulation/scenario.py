@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedimmune import attacks, io, rules, tasks
+from fedimmune import attacks, rules, tasks, untrusted
 from fedimmune.attacks import Attack
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.registry import meant, names_code, never_import_from
@@ -274,7 +274,7 @@ def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a TOML file, or the scenario of a run's folder, without checking what it says."""
     path = Path(source)
     path = path / "scenario.toml" if path.is_dir() else path
-    return io.read_toml(path)
+    return untrusted.read_toml(path)
 
 
 def _refuse_code(

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedimmune import load_runs
 from fedimmune.report import write_report
 from fedimmune.report.charts import save, traits
+from fedimmune.report.saved_updates import Panel, traits_of
 from fedimmune.report.summary import settings_of
-from fedimmune.report.traits import Panel, traits_of
 from fedimmune.runs.traces import Trace, Traces
 from tests.report.making import make_run, scenario_of, visible_text
 
