@@ -50,8 +50,8 @@ _LIST = "list"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-class _Stop(KeyboardInterrupt):
-    """A signal asks the program to end."""
+class _Stop(BaseException):
+    """A signal asks the program to end. Not KeyboardInterrupt, which Typer swallows."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def _run(plan: Plan, store: Store, workers: int, out: _Output) -> Outcome:
             return execute(
                 plan, store, workers=workers, on_start=monitor.started, on_end=monitor.ended
             )
-    except KeyboardInterrupt as stop:
+    except _Stop as stop:
         stop.add_note(monitor.kept())
         raise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -172,6 +173,25 @@ def test_killed_in_the_middle_it_goes_on(tmp_path: Path) -> None:
     after = made(cut)
     assert {name: after[name] for name in before} == before
     assert _without_runs(cut) == _without_runs(whole)
+
+
+@pytest.mark.reproduce
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_it_says_what_is_kept(tmp_path: Path, number: int) -> None:
+    command = [word for word in _program(tmp_path) if word != "--quiet"]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not made(tmp_path):
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    said = process.communicate()[1].splitlines()[-1]
+    assert process.returncode == 128 + number
+    assert re.fullmatch(
+        r"reproduction: stopped; \d+ of 12 jobs are done; the same command resumes with the others",
+        said,
+    )
+    time.sleep(2)
+    with pytest.raises(ProcessLookupError):  # nobody is left to write into the folder
+        os.killpg(process.pid, 0)
 
 
 def _program(folder: Path) -> list[str]:
