@@ -3,7 +3,8 @@
 ``runs RUNS`` reads run folders of the backdoor, finished or not, and prints in Markdown how each
 ended; ``--csv FILE`` writes them round by round, ``--figure FILE`` draws their ASR over rounds.
 ``rounds RECORDINGS DEFENSE...`` lets defenses weigh recorded rounds, such as those that `fedimmune
-record --on clients` leaves, and prints how much weight attackers get and how well scores tell them.
+rehearse --on clients` leaves, and prints how much weight attackers get and how well scores tell
+them apart.
 """
 
 from __future__ import annotations

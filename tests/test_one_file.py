@@ -116,7 +116,7 @@ def test_it_is_simulated_reported_rehearsed_and_told(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert all(f"fresh-{kind}" in page for kind in ("task", "rule", "attack"))
     rehearsed = ("--attacks", "fresh-attack", "--attackers", "0,2", "--runs", "1", "--randomize")
-    run("record", *rehearsed, *common, "-o", str(tmp_path / "recordings"))
+    run("rehearse", *rehearsed, *common, "-o", str(tmp_path / "recordings"))
     names = [file.name for file in (tmp_path / "recordings").iterdir()]
     assert sum(name.startswith("fresh-attack-2of10-oracle") for name in names) >= 1
     assert attacks.advice("fresh-attack") == "check that you send anything"

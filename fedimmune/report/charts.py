@@ -19,9 +19,9 @@ import pandas as pd
 from fedimmune.adaptive.sweep import Outcome, best_of
 from fedimmune.io import write_bytes_atomically
 from fedimmune.report.summary import LONGEST_ID, counted, listed, percent, shortened, written
+from fedimmune.results import UNKNOWN
 from fedimmune.runs.results import ORACLE, Results, attackers_in, rows_of
 from fedimmune.untrusted import printable
-from fedimmune.verdicts import UNKNOWN
 
 __all__ = ["Figure", "rule_styles", "save", "theme"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from fedimmune.results import ACCUSING, UNKNOWN, Verdict
 from fedimmune.runs.results import ORACLE, Results, attackers_in, flat, rows_of
 from fedimmune.untrusted import printable
-from fedimmune.verdicts import ACCUSING, UNKNOWN, Verdict
 
 __all__ = [
     "LONGEST_ID",

@@ -21,7 +21,7 @@ from fedimmune.errors import InputError
 from fedimmune.runs.records import ClientData, RoundRecord
 from fedimmune.results import ClientResult
 from fedimmune.runs.folder import RunFolder
-from fedimmune.verdicts import ACCUSING
+from fedimmune.results import ACCUSING
 
 __all__ = ["FIGURES", "ORACLE", "Results", "load_runs"]
 

@@ -106,7 +106,7 @@ def completed(folder: Path, line: str) -> list[str]:
 
 
 def test_names_are_completed(folder: Path) -> None:
-    assert completed(folder, "fedimmune re") == ["record", "report"]
+    assert completed(folder, "fedimmune re") == ["rehearse", "report"]
     assert completed(folder, "fedimmune simulate --rule k") == ["krum"]
     assert completed(folder, "fedimmune simulate --attack ") == list(attacks.available())
     assert completed(folder, "fedimmune aggregate --rule me") == ["mean", "median"]
@@ -155,7 +155,7 @@ def quick(folder: Path, monkeypatch: pytest.MonkeyPatch, round_on_disk: list[str
         recording(number, attack="backdoor").save(folder / f"new{number}.recording")
     return [
         "simulate --rounds 1 --attackers 3",
-        "record --rounds 1 --attacks omniscient --attackers 2 --runs 1 --workers 1 -o recordings",
+        "rehearse --rounds 1 --attacks omniscient --attackers 2 --runs 1 --workers 1 -o recordings",
         "train 0.recording 1.recording -o made.defense --epochs 1",
         "patch made.defense --with new0.recording --with new1.recording -o patched.defense "
         "--epochs 1 --force",
@@ -300,12 +300,12 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (2, f"{ROUND} --rule krum --history seen"),
         (2, f"{ROUND} -o a.safetensors"),
         (2, "aggregate a.safetensors b.safetensors"),
-        (2, "record -o out --attackers 11"),
-        (2, "record -o out --attacks tickle"),
-        (2, "record -o out --runs 0"),
-        (2, "record -o out --seed -1"),
-        (2, "record -o out --attackers -1"),
-        (2, "record -o out --range shift=5-1"),
+        (2, "rehearse -o out --attackers 11"),
+        (2, "rehearse -o out --attacks tickle"),
+        (2, "rehearse -o out --runs 0"),
+        (2, "rehearse -o out --seed -1"),
+        (2, "rehearse -o out --attackers -1"),
+        (2, "rehearse -o out --range shift=5-1"),
         (2, f"{TRAIN} --epochs 0"),
         (2, f"{TRAIN} --seed -1"),
         (2, f"{TRAIN} --set c=-1"),

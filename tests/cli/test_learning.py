@@ -17,7 +17,9 @@ from fedimmune.cli import app
 from fedimmune.tasks.digits import DigitsNet
 from tests.adaptive.rehearsed import recording
 
-RECORD = ("record", "--rounds", "2", "--attacks", "sign-flip", "--attackers", "0,3", "--runs", "2")
+RECORD = (
+    *("rehearse", "--rounds", "2", "--attacks", "sign-flip", "--attackers", "0,3", "--runs", "2"),
+)
 
 
 def call(*arguments: str | Path) -> Result:
@@ -69,7 +71,7 @@ def test_recording_goes_on_where_it_was(recorded: Path) -> None:
 
 def test_families_and_ranges_reach_the_scenarios() -> None:
     result = call(
-        *("record", "--rounds", "1", "--attacks", "sign-flip", "--attackers", "2", "--runs", "2"),
+        *("rehearse", "--rounds", "1", "--attacks", "sign-flip", "--attackers", "2", "--runs", "2"),
         *("--range", "scale=3-4", "--set", "local_epochs=1", "--workers", "1", "-o", "drawn"),
     )
     assert result.exit_code == 0, result.output
@@ -80,7 +82,7 @@ def test_families_and_ranges_reach_the_scenarios() -> None:
     assert all(3 <= scale <= 4 for scale in scales)
 
 
-ROWS = ("record", "--task", "tests.simulation.own_task:Rows", "--workers", "1", "-o", "rows")
+ROWS = ("rehearse", "--task", "tests.simulation.own_task:Rows", "--workers", "1", "-o", "rows")
 
 
 def test_a_table_is_rehearsed_with_attacks_that_fit_it() -> None:
@@ -148,7 +150,7 @@ def test_train_the_papers_form(recorded: Path, preset: str) -> None:
 @pytest.mark.parametrize("preset", ["paper", "authors"])
 def test_record_on_the_clients_data_as_a_preset_has_it(preset: str) -> None:
     words = (
-        "record",
+        "rehearse",
         "--attacks",
         "backdoor",
         "--attackers",
@@ -238,7 +240,7 @@ def test_aggregate_with_a_defense_and_an_anchor(defense: Path, refused: Callable
 def test_record_refuses_in_one_line(
     refused: Callable[..., str], words: tuple[str, ...], said: str
 ) -> None:
-    usual = ("record", "--rounds", "1", "--runs", "1", "--workers", "1", "-o", "out")
+    usual = ("rehearse", "--rounds", "1", "--runs", "1", "--workers", "1", "-o", "out")
     assert said in refused(*usual, *words)
     assert not list(Path("out").glob("*.recording"))
 

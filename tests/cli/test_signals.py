@@ -21,7 +21,9 @@ from tests.cli.programs import bare, on_a_terminal, start
 from tests.simulation.processes import PATIENCE, alive, wait_until, worker_pids
 
 SIMULATE = ("simulate", "--rounds", "400", "--json", "--workers", "2")
-RECORD = ("record", "--rounds", "1", "--attacks", "omniscient", "--attackers", "3", "--runs", "500")
+RECORD = (
+    *("rehearse", "--rounds", "1", "--attacks", "sign-flip", "--attackers", "3", "--runs", "500"),
+)
 
 
 def stopped(process: subprocess.Popen[str], number: int) -> tuple[str, list[int]]:

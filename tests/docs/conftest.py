@@ -15,8 +15,8 @@ from tests.docs.running import link_repository
 
 _SHORT = ("--attackers", "0,4", "--runs", "2", "--rounds", "5", "--local-epochs", "1")
 _COMMANDS = (
-    ("record", "--attacks", "omniscient", *_SHORT, "--workers", "1", "-o", "recordings"),
-    ("record", "--attacks", "backdoor", *_SHORT, "--workers", "1", "-o", "new-recordings"),
+    ("rehearse", "--attacks", "omniscient", *_SHORT, "--workers", "1", "-o", "recordings"),
+    ("rehearse", "--attacks", "backdoor", *_SHORT, "--workers", "1", "-o", "new-recordings"),
     ("train", "recordings", "--epochs", "40", "-o", "digits.defense"),
     (
         *("simulate", "--rule", "adaptive", "--defense", "digits.defense"),

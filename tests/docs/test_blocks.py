@@ -23,11 +23,11 @@ QUICK = (
 )
 """Followed by `make test`: a quarter of a minute of one core in all, or so."""
 SLOW = (
-    *("index", "guides/evaluate", "guides/defend", "guides/patch"),
+    *("index", "guides/evaluate", "defenses", "patches"),
     *("simulation", "synthetic", "reproduce"),
 )
 """Followed by `make test-docs`."""
-LOOKING = ("verdicts", "patches", "inspect", "reports")
+LOOKING = ("verdicts", "inspect", "reports")
 """Followed by `make test-docs`, where there are a defense, recordings and a run already."""
 ELSEWHERE = {
     "theory": "tests/bounds/test_theory.py",

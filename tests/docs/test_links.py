@@ -9,7 +9,7 @@ import pytest
 from tests.docs.pages import DOCS, ROOT, headings_of, links_of, pages
 
 # Anchors that are there only when the site is built.
-GENERATED = {DOCS / "command-line.md": {"patch", "record", "simulate", "train"}}
+GENERATED = {DOCS / "command-line.md": {"patch", "rehearse", "simulate", "train"}}
 
 
 @pytest.mark.parametrize("page", [*pages(), ROOT / "CONTRIBUTING.md"], ids=str)
