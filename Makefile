@@ -70,10 +70,11 @@ reproduce: $(VENV)/.core ## the paper's tables and figures: make reproduce ARGS=
 test-reproduce: $(VENV)/.dev ## every experiment of the paper at its smallest scale, and a grid that is killed
 	$(BIN)/python -m pytest -m reproduce -v tests/reproduction
 
-lint: $(VENV)/.dev ## ruff and mypy
+lint: $(VENV)/.dev ## ruff, mypy and the arrows between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(VENV)/.dev ## put the code in form
 	$(BIN)/ruff check --fix .
