@@ -33,7 +33,7 @@ _MOST = sys.float_info.max
 
 _ADVICE = {
     "backdoor": "look for samples with a mark in common (a logo, a stamp, a border) and one label",
-    "omniscient": (
+    "sign-flip": (
         "check the sign and the size of what you send: it has to be the model after training, and "
         "training has to lower the loss"
     ),

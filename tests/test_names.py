@@ -13,7 +13,7 @@ ROOMS = ("fedimmune", "reproduction", "benchmarks", "examples")
 
 MODULES = {
     "": "intake sources layers combining summing sorting guarded on_disk verdicts notices "
-    "inspecting checks files untrusted records traces threads synthetic",
+    "inspecting checks files records traces threads synthetic",
     "adaptive": "forms relational principal making parting kinds inventing memory explaining "
     "importance validation promises sweeping outcomes facts defence",
     "simulation": "rounds testing measuring plan seeds arena unnamed pool worker workbench",

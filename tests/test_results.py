@@ -313,7 +313,7 @@ def test_a_suspect_is_told_of_what_since_when_how_sure_and_what_to_check() -> No
 
 
 def test_advice_differs_by_kind_and_there_is_some_for_any() -> None:
-    kinds = ("backdoor", "omniscient", "label-flip", "my-own")
+    kinds = ("backdoor", "sign-flip", "label-flip", "my-own")
     advice = [Suspicion(kind, 0.9).advice() for kind in kinds]
     assert len(set(advice)) == 4
     assert Suspicion(UNKNOWN, 0.9).advice() == advice[-1]

@@ -261,10 +261,10 @@ def train(
     Examples
     --------
     >>> from fedimmune import adaptive
-    >>> recordings = adaptive.rehearse("digits", ["omniscient"], attackers=[0, 3], runs=2, rounds=2)
+    >>> recordings = adaptive.rehearse("digits", ["sign-flip"], attackers=[0, 3], runs=2, rounds=2)
     >>> defense = adaptive.train(recordings, epochs=5)
     >>> defense.about.attacks
-    ('omniscient',)
+    ('sign-flip',)
     """
     if form not in _LEARNING_RATES:
         raise ParameterError(f"there is no form {form!r}; there are {', '.join(_LEARNING_RATES)}")

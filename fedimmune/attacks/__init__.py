@@ -5,6 +5,7 @@ from typing import Any
 from fedimmune.attacks.base import Attack, Context, TriggeredBatch
 from fedimmune.attacks.registry import (
     advice,
+    all_advice,
     available,
     exported,
     find,
@@ -19,6 +20,7 @@ __all__ = [
     "Context",
     "TriggeredBatch",
     "advice",
+    "all_advice",
     "available",
     "find",
     "get",

@@ -5,7 +5,17 @@ from __future__ import annotations
 from fedimmune.attacks.base import Attack
 from fedimmune.registry import Registry
 
-__all__ = ["advice", "available", "exported", "find", "get", "known", "register", "resolve"]
+__all__ = [
+    "advice",
+    "all_advice",
+    "available",
+    "exported",
+    "find",
+    "get",
+    "known",
+    "register",
+    "resolve",
+]
 
 _ATTACKS: Registry[Attack] = Registry("attack", base=Attack, homes=("fedimmune.attacks",))
 
@@ -26,3 +36,9 @@ def advice(kind: str) -> str | None:
     """
     found = known(kind)
     return None if found is None else found.advice
+
+
+def all_advice() -> dict[str, str]:
+    """Return the advice of every attack that is known by now, by its name, for notices."""
+    found = {name: advice(name) for name in available()}
+    return {name: text for name, text in found.items() if text}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Self
 
@@ -25,14 +24,13 @@ from fedimmune.runs.inspect import histories_of
 from fedimmune.simulation import Observer
 
 if TYPE_CHECKING:
-    from fedimmune.adaptive.description import Epoch
     from fedimmune.results import ClientResult
     from fedimmune.runs.folder import RunFolder
     from fedimmune.runs.records import RoundRecord
     from fedimmune.simulation.federation import Federation
     from fedimmune.simulation.scenario import ResolvedScenario
 
-__all__ = ["Display", "showing_epochs"]
+__all__ = ["Display"]
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _STRIP = 40
@@ -248,25 +246,3 @@ def _cell(client: ClientResult, largest: float) -> Text:
         return Text("· ", "dim red" if client.is_attacker else "dim")
     level = _LEVELS[min(7, int(8 * client.weight / largest))]
     return Text(level + " ", "red" if client.is_attacker else "green")
-
-
-@contextmanager
-def showing_epochs(notes: Console, total: int) -> Iterator[Callable[[Epoch], None]]:
-    """Show a bar on a terminal; gives what is to be told of every epoch."""
-    bar = progress(
-        notes,
-        TextColumn("epochs"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with bar:
-        task = bar.add_task("", total=total)
-
-        def tell(epoch: Epoch) -> None:
-            losses = f"loss {epoch.training:.4f}, validation {epoch.validation:.4f}"
-            bar.update(task, completed=epoch.number, description=losses)
-
-        yield tell

@@ -8,10 +8,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
@@ -30,6 +30,9 @@ from rich.text import Text
 from fedimmune.errors import ParameterError
 from fedimmune.untrusted import printable
 
+if TYPE_CHECKING:
+    from fedimmune.adaptive.description import Epoch
+
 __all__ = [
     "Shown",
     "bar",
@@ -43,6 +46,7 @@ __all__ = [
     "remarks",
     "say",
     "share",
+    "showing_epochs",
     "shown_here",
     "validation_table",
 ]
@@ -290,3 +294,25 @@ def bar(length: float, cells: int = _BAR) -> str:
     """Draw a bar, of a length from 0 to 1 and so many cells at most."""
     eighths = round(8 * cells * min(max(length, 0.0), 1.0))
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+@contextmanager
+def showing_epochs(notes: Console, total: int) -> Iterator[Callable[[Epoch], None]]:
+    """Show a bar on a terminal; gives what is to be told of every epoch."""
+    bar = progress(
+        notes,
+        TextColumn("epochs"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+
+        def tell(epoch: Epoch) -> None:
+            losses = f"loss {epoch.training:.4f}, validation {epoch.validation:.4f}"
+            bar.update(task, completed=epoch.number, description=losses)
+
+        yield tell

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedimmune.cli._progress import showing_epochs
 from fedimmune.cli._signals import ANEW, on_stop
-from fedimmune.cli._ui import console, remarks, say
+from fedimmune.cli._ui import console, remarks, say, showing_epochs
 from fedimmune.cli.app import command
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.errors import InputError, ParameterError

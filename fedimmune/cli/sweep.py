@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedimmune.cli._progress import showing_epochs
 from fedimmune.cli._signals import ANEW
-from fedimmune.cli._ui import counter, read_setting, say, share
+from fedimmune.cli._ui import counter, read_setting, say, share, showing_epochs
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fedimmune.cli._progress import showing_epochs
 from fedimmune.cli._signals import ANEW, on_stop
 from fedimmune.cli._ui import (
     console,
@@ -16,6 +15,7 @@ from fedimmune.cli._ui import (
     read_setting,
     remarks,
     say,
+    showing_epochs,
     validation_table,
 )
 from fedimmune.cli.app import command

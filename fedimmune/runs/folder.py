@@ -34,9 +34,9 @@ from torch import Tensor
 from fedimmune.aggregation import Outcome
 from fedimmune.errors import InputError
 from fedimmune.io import load_mapped, read_described, write_described, write_text_atomically
-from fedimmune.runs.records import ClientData, RoundRecord, Seconds
 from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules import Rule
+from fedimmune.runs.records import ClientData, RoundRecord, Seconds
 from fedimmune.runs.traces import Traces, trace_of
 from fedimmune.untrusted import MIB, first_problem, read_bytes, read_json, read_toml
 from fedimmune.updates import ClientId, Updates

@@ -13,9 +13,9 @@ from typing import Any
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.explanation import Explanation, explain
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.runs.records import RoundRecord
 from fedimmune.results import ACCUSING, ClientResult, Suspicion
 from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.records import RoundRecord
 
 __all__ = [
     "ClientHistory",

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedimmune.errors import InputError
-from fedimmune.runs.records import ClientData, RoundRecord
-from fedimmune.results import ClientResult
+from fedimmune.results import ACCUSING, ClientResult
 from fedimmune.runs.folder import RunFolder
-from fedimmune.results import ACCUSING
+from fedimmune.runs.records import ClientData, RoundRecord
 
 __all__ = ["FIGURES", "ORACLE", "Results", "load_runs"]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedimmune.errors import InputError
-from fedimmune.io import read_described, read_description, write_described
 from fedimmune._inputs import savable_ids
 from fedimmune._layers import FLOATS, Layer
+from fedimmune.errors import InputError
+from fedimmune.io import read_described, read_description, write_described
 from fedimmune.rules.base import DecisionInputs
 from fedimmune.untrusted import naming
 from fedimmune.updates import ClientId, Updates
@@ -69,7 +69,9 @@ class Trace:
     references: tuple[str, ...] = ()
 
 
-def trace_of(number: int, updates: Updates, basis: DecisionInputs | None, save_updates: Sequence[str]) -> Trace:
+def trace_of(
+    number: int, updates: Updates, basis: DecisionInputs | None, save_updates: Sequence[str]
+) -> Trace:
     """Gather what is to be kept of a round.
 
     Parameters

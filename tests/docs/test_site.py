@@ -27,7 +27,17 @@ SHOWN = {
     "fedimmune.rules": (),
     "fedimmune.tasks": (),
 }
-OF_A_REGISTRY = {"advice", "available", "exported", "find", "get", "known", "register", "resolve"}
+OF_A_REGISTRY = {
+    "advice",
+    "all_advice",
+    "available",
+    "exported",
+    "find",
+    "get",
+    "known",
+    "register",
+    "resolve",
+}
 
 
 def hook(name: str) -> dict[str, Any]:

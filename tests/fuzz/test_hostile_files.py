@@ -28,7 +28,7 @@ from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.adaptive.reputation import Case, Memory
 from fedimmune.adaptive.sweep import Outcome, described_search
-from fedimmune.cli import inspect
+from fedimmune.cli import _inspection
 from fedimmune.cli._ui import remarks, say
 from fedimmune.errors import FedimmuneError
 from fedimmune.report import write_report
@@ -124,7 +124,7 @@ def test_the_unchanged_files_are_good(valid: Path) -> None:
     assert Memory.load(valid / "memory").cases
     assert History.load(valid / "history").sums
     Scenario.from_toml(valid / "scenario.toml")
-    inspect.look_at_run(valid / "explained", 1, "a", None).show()
+    _inspection.look_at_run(valid / "explained", 1, "a", None).show()
     assert RunFolder(valid / "run").partition()
 
 
@@ -136,7 +136,7 @@ def test_a_defense(draw: Any, tmp_path: Path, valid: Path) -> None:
     path = tmp_path / "changed.defense"
     path.write_bytes(changed_tensors(draw, (valid / "a.defense").read_bytes()))
     loaded = Defense.load(path)
-    inspect.look_at_defense(path).show()
+    _inspection.look_at_defense(path).show()
     layers = len(loaded.about.layers)
     grams = torch.eye(5, dtype=torch.float64).expand(layers, 5, 5)
     weights, scores = loaded.weigh(grams - 0.1)
@@ -197,8 +197,8 @@ def test_a_trace(draw: Any, tmp_path: Path, valid: Path) -> None:
     folder = _copied(valid / "explained", tmp_path)
     path = folder / "traces" / "round-0001.safetensors"
     path.write_bytes(changed_tensors(draw, path.read_bytes()))
-    inspect.look_at_run(folder, None, None, None).show()
-    inspect.look_at_run(folder, 1, "a", None).show()
+    _inspection.look_at_run(folder, None, None, None).show()
+    _inspection.look_at_run(folder, 1, "a", None).show()
 
 
 @fuzzed("checkpoint")
@@ -257,8 +257,8 @@ def test_the_scenario_of_a_run(draw: Any, tmp_path: Path, valid: Path) -> None:
 
 
 def _read(folder: Path, tmp_path: Path) -> None:
-    inspect.look_at_run(folder, None, None, None).show()
-    inspect.look_at_run(folder, 1, None, None).show()
+    _inspection.look_at_run(folder, None, None, None).show()
+    _inspection.look_at_run(folder, 1, None, None).show()
     write_report([folder], tmp_path / "report.html")
 
 
