@@ -17,19 +17,12 @@ from fedimmune.errors import InputError, ParameterError
 from fedimmune.validation import check_fraction, check_int, check_open_fraction
 
 __all__ = [
-    "Extremes",
     "Range",
     "attacker_weights",
     "attackers_together",
     "benign_kept_up_to",
     "benign_weights",
     "best_case",
-    "check_clients",
-    "check_difference",
-    "check_eps",
-    "check_positive",
-    "check_scale",
-    "check_score_error",
     "conservative_c",
     "error_bound",
     "holds_in_most",

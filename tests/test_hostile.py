@@ -239,7 +239,7 @@ def test_a_million_empty_tensors_reject_one_client(
         parsed.append(len(text))
         return read_json(text)
 
-    monkeypatch.setattr("fedimmune.untrusted.read_json", watched)
+    monkeypatch.setattr("fedimmune.io.read_json", watched)
     updates = Updates.from_files(
         [tmp_path / "honest.safetensors", tmp_path / "greedy.safetensors"],
         global_file=tmp_path / "honest.safetensors" if with_global else None,

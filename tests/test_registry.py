@@ -83,8 +83,8 @@ def test_the_nearest_name_is_asked_for(name: str) -> None:
 
 
 def test_the_nearest_parameter_is_asked_for(animals: Registry[Animal]) -> None:
-    with pytest.raises(ParameterError, match=r"no parameter 'color'; did you mean 'color'\?$"):
-        animals.get("cat", color="red")
+    with pytest.raises(ParameterError, match=r"no parameter 'colr'; did you mean 'color'\?$"):
+        animals.get("cat", colr="red")
 
 
 def test_an_alias_is_another_name_of_the_same(animals: Registry[Animal]) -> None:

@@ -490,7 +490,7 @@ def test_where_the_first_of_two_files_is_damaged_the_reason_says_so(folder: Path
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--rule", "nosuch"], "there is no rule 'nosuch'; there are mean, median"),
+        (["--rule", "nosuch"], "there is no rule 'nosuch'; there are adaptive, foolsgold"),
         (["--rule", "krum", "--set", "foo=1"], "krum has no parameter 'foo'; it takes attackers"),
         (["--set", "trim=0.1"], "median has no parameter 'trim'; it takes buffers"),
         (["--rule", "krum", "--set", "attackers"], "--set takes NAME=VALUE, not 'attackers'"),

@@ -178,7 +178,7 @@ def test_quiet_leaves_the_result_and_json_is_json(quick: list[str]) -> None:
         assert printed.stderr == "", command
         found[words[0]] = json.loads(printed.stdout)
     assert all(isinstance(each, dict) for each in found.values())
-    assert found["record"] == {
+    assert found["rehearse"] == {
         "output": "recordings",
         "rehearsals": 1,
         "recorded": 0,

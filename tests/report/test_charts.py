@@ -155,7 +155,7 @@ def test_there_is_no_confusion_where_no_kind_is_named_or_no_truth_known(tmp_path
 
 
 def test_a_rule_looks_the_same_everywhere_and_rules_differ() -> None:
-    names = list(rules.names())
+    names = list(rules.available())
     alone = {name: rule_styles([name])[name] for name in names}
     assert rule_styles([*names, "somebody's"])["krum"] == alone["krum"]
     assert {name: rule_styles(names)[name] for name in names} == alone

@@ -466,7 +466,7 @@ def test_the_command_in_a_report_runs_the_very_same_scenario(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(simulation, "simulate", play)
-    scenario = Scenario(task="digits", batch=64, **fields)
+    scenario = Scenario(task="digits", batch=64, **fields).resolve()
     lines = command_of(scenario.model_dump(), is_simulated=True)
     assert lines is not None
     program, *words = shlex.split(" ".join(lines))
