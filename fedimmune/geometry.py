@@ -158,6 +158,31 @@ class Geometry:
             with_center=self.with_center[:, index],
         )
 
+    def mixed(self, matrix: Tensor, clients: Sequence[ClientId]) -> Geometry:
+        """Return the geometry of rows that are sums of the clients' updates.
+
+        Parameters
+        ----------
+        matrix
+            (rows, n), float64: what each client's update is multiplied by.
+        clients
+            Ids of the rows. References stay as they are.
+        """
+        kept = torch.eye(len(self.references), dtype=torch.float64)
+        whole = torch.block_diag(matrix, kept) if len(kept) else matrix
+        # Row i is Σ mᵢⱼ(dⱼ + c); seen from the center c again, (Σ mᵢⱼ − 1)c is left over.
+        excess = whole.sum(1) - 1
+        about = whole @ self.about_center @ whole.T
+        cross = self.with_center @ whole.T
+        about = about + excess[:, None] * cross[:, None, :] + excess * cross[:, :, None]
+        about = about + torch.outer(excess, excess) * self.of_center[:, None, None]
+        return replace(
+            self,
+            clients=tuple(clients),
+            about_center=about,
+            with_center=cross + excess * self.of_center[:, None],
+        )
+
     def grams(self, *references: str) -> Tensor:
         """Inner products by layer, (layers, n, n).
 

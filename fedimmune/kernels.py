@@ -21,10 +21,13 @@ __all__ = [
     "Result",
     "Sorter",
     "add_in_order",
+    "add_noise",
     "by_chunk",
     "combine",
     "lower_median",
     "num_threads",
+    "sampled",
+    "survival",
     "weighted_sum",
 ]
 
@@ -315,6 +318,68 @@ def lower_median(counting: Updates, layer: Layer) -> Tensor:
         return median
     before = counting.source.flatten(layer, base)
     return median ^ before if layer.dtype == torch.bool else median - before
+
+
+def sampled(updates: Updates, columns: int = 65_536) -> Tensor:
+    """Read an even sample of the trained columns, (n, columns or fewer); all if there are few.
+
+    Whole chunks of 512 columns are taken, the same ones whatever the size of blocks.
+    """
+    layers = updates.of_kind(Kind.PARAMETER)
+    every = max(1, -(-sum(layer.size for layer in layers) // columns))
+    parts, chunk = [], 0
+    for layer in layers:
+        for start in range(0, layer.size, CHUNK):
+            if chunk % every == 0:
+                stop = min(start + CHUNK, layer.size)
+                room = torch.empty(
+                    len(updates) * (stop - start), dtype=layer.compute_dtype, device=updates.device
+                )
+                read = updates.source.read(layer, start, stop, room)
+                parts.append(read.clone() if read.dtype == torch.float64 else read.double())
+            chunk += 1
+    return torch.cat(parts, dim=1)
+
+
+def survival(updates: Updates, used: Callable[[Tensor], Tensor | None]) -> Tensor | None:
+    """Return the share of coordinates at which each client's value was used, (n,).
+
+    Parameters
+    ----------
+    updates
+        The round.
+    used
+        Says which of the values in some columns are used; None if it cannot say.
+    """
+    found = used(sampled(updates))
+    return None if found is None else found.double().mean(1).cpu()
+
+
+def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Generator) -> None:
+    """Add normal noise to the trained layers of an aggregated update, in place.
+
+    Parameters
+    ----------
+    update
+        In the caller's own kind.
+    updates
+        The round that it was made of.
+    deviation
+        Standard deviation of each value's noise.
+    random
+        Where the noise comes from. It is drawn on the CPU, so that devices agree.
+    """
+    for place, layer in enumerate(updates.layers):
+        if layer.kind is not Kind.PARAMETER:
+            continue
+        part = update if not updates.kind.has_layers else None
+        if part is None:
+            part = update[layer.name if updates.kind is InputKind.STATE else place]
+        values = part if isinstance(part, Tensor) else torch.from_numpy(part)
+        drawn = torch.randn(values.shape, generator=random, dtype=torch.float32) * deviation
+        values.add_(drawn.to(values.device, values.dtype))
+        if not updates.kind.has_layers:
+            return
 
 
 @contextmanager

@@ -124,6 +124,11 @@ class Updates:
         part, unless too few would be left. See `set_aside`.
     settled
         What becomes of layers whatever the rule, by name and flat; see `fedimmune.buffers`.
+    round
+        Number of the round, for rules that draw lots or add noise: in each round anew.
+    server_loss
+        Returns the loss, on data that the server trusts, of the global model moved by an update;
+        for rules that ask for it. See `with_server_loss`.
     """
 
     clients: tuple[ClientId, ...]
@@ -138,6 +143,8 @@ class Updates:
     references: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     aside: Mapping[ClientId, str] = field(default_factory=dict)
     settled: Mapping[str, Tensor] = field(default_factory=dict)
+    round: int = 0
+    server_loss: Callable[[Any], float] | None = None
 
     # ---------------------------------------------------------------- making one
 
@@ -521,6 +528,35 @@ class Updates:
             state dict of differences, or a vector if the clients' updates are vectors.
         """
         return self.with_reference("anchor", update)
+
+    def with_server_loss(self, loss: Callable[[Any], float]) -> Updates:
+        """Return the round with a measure of how good an update is, for rules that ask for it.
+
+        Parameters
+        ----------
+        loss
+            Called with a state dict of differences (or a vector, if clients send vectors), returns
+            the loss of the global model moved by it on data that the server trusts. One client's
+            update after the other is given to it, and zeros, which stand for no change.
+        """
+        return replace(self, server_loss=loss)
+
+    def supplying(self, needs: Iterable[str]) -> Updates:
+        """Return the round with the global model as a reference if that is needed and known."""
+        layers = self.of_kind(Kind.PARAMETER)
+        if "model" not in needs or "model" in self.references or not layers:
+            return self
+        if self.source.base_of(layers[0]) is None:
+            return self
+        return self.with_reference(
+            "model", {layer.name: self.source.base_of(layer) for layer in self.layers}
+        )
+
+    @property
+    def supplied(self) -> frozenset[str]:
+        """What comes with the round besides the clients' updates."""
+        found = frozenset(self.references)
+        return found if self.server_loss is None else found | {"server_loss"}
 
     # ---------------------------------------------------------------- leaving clients out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -18,9 +19,11 @@ from fedimmune.aggregation import Aggregation
 from fedimmune.buffers import settle
 from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.geometry import Geometry, measure
-from fedimmune.kernels import ColumnFunction, combine, weighted_sum
+from fedimmune.io import read_described, write_described
+from fedimmune.kernels import ColumnFunction, add_noise, combine, survival, weighted_sum
 from fedimmune.registry import Configurable
 from fedimmune.results import ClientResult, Suspicion, Verdict
+from fedimmune.rules.preaggregation import Before, Clip, Mixing, PreAggregator, mixed, parse
 from fedimmune.updates import ClientId, NonFiniteError, Updates, UpdatesLike
 from fedimmune.validation import check_choice
 
@@ -50,6 +53,7 @@ _REDUCED = 0.5
 """Below this share of an equal weight, 1 / n for n valid clients, a client is *reduced*."""
 _SHOWN = 0.001
 """Smaller shares are not told apart in reasons."""
+_LENGTHS_FORMAT = "fedimmune-lengths-1"
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class ClientWeights:
         Why clients have no weight, if the rule can say more than that.
     suspicions
         What clients without weight are suspected of, if the rule knows kinds of attack.
+    noise
+        Standard deviation of the normal noise that is added to each trained value of the result.
     """
 
     weight: Tensor
@@ -76,12 +82,30 @@ class ClientWeights:
     coefficients: Tensor | None = None
     reasons: Mapping[ClientId, str] = field(default_factory=dict)
     suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
+    noise: float = 0.0
+
+    def of_clients(self, mixing: Mixing, clients: Sequence[ClientId]) -> ClientWeights:
+        """Return what weights of mixed rows mean for the clients that the rows were made of."""
+        rows, owners = mixing.names(clients), mixing.owner.tolist()
+        made_of = self.weight if self.coefficients is None else self.coefficients
+        named = {client: rows[row] for client, row in zip(clients, owners, strict=True)}
+        return replace(
+            self,
+            weight=mixing.shares.T @ self.weight,
+            score=None if self.score is None else self.score[mixing.owner],
+            coefficients=mixing.matrix.T @ made_of,
+            reasons={c: self.reasons[row] for c, row in named.items() if row in self.reasons},
+            suspicions={
+                c: self.suspicions[row] for c, row in named.items() if row in self.suspicions
+            },
+        )
 
 
 class Common(TypedDict, total=False):
     """The parameters of every rule; see `Rule`."""
 
     buffers: Literal["median", "weights"]
+    before: Before
 
 
 @dataclass(frozen=True)
@@ -113,9 +137,13 @@ class Rule(Configurable, ABC):
         coordinate-wise ``median`` of all valid clients', or what the rule's own ``weights`` (or
         columns) make of them. Either way a client whose buffers lie far outside the others'
         spread is suspected, and takes no part; see `fedimmune.buffers`.
+    before
+        What happens to the updates before the rule sees them: steps such as ``[Clip(2), NNM()]``,
+        or their text, ``"clip(at=2),nnm"``; see `fedimmune.rules.preaggregation`. How many clients
+        may attack is the rule's `attackers` if it has that parameter, else ⌊(n − 3) / 2⌋.
     """
 
-    shared = frozenset({"buffers"})
+    shared = frozenset({"buffers", "before"})
     paper: ClassVar[str]
     """Where the rule is from."""
     needs: frozenset[str] = frozenset()
@@ -130,24 +158,31 @@ class Rule(Configurable, ABC):
     suspects_below: ClassVar[float] = 0.1
     """Below this share of an equal weight, and of the median client's, a client is suspected too;
     0 for a rule that gives suspects no weight at all."""
-    reads: ClassVar[int] = 1
-    """How often a round is read, for progress displays."""
+    reads: int = 1
+    """Number of times that a round is read, for progress displays."""
     is_translation_equivariant: ClassVar[bool] = True
     """Whether shifting all updates by one vector shifts the result by it."""
     is_scale_equivariant: ClassVar[bool] = True
     """Whether scaling all updates by one positive number scales the result by it."""
 
     buffers: str = "median"
+    before: str = ""
+    preaggregators: tuple[PreAggregator, ...] = ()
+    """What `before` stands for."""
 
-    def __init__(self, *, buffers: Literal["median", "weights"] = "median") -> None:
+    def __init__(
+        self, *, buffers: Literal["median", "weights"] = "median", before: Before = ""
+    ) -> None:
         self.buffers = check_choice(self.name, "buffers", buffers, ("median", "weights"))
+        self.preaggregators = parse(before)
+        self.before = ",".join(map(str, self.preaggregators))
 
     # ---------------------------------------------------------------- what it says of itself
 
     @property
     def has_history(self) -> bool:
         """Whether the answer depends on earlier rounds."""
-        return False
+        return bool(self._remembering())
 
     @property
     def basis(self) -> DecisionInputs | None:
@@ -183,10 +218,26 @@ class Rule(Configurable, ABC):
         Raises
         ------
         ParameterError
-            Something is missing; the message says what.
+            Something is missing, or what comes before the rule does not go with it; the message
+            says what.
         """
         for need in sorted(self.needs - set(supplied)):
             raise ParameterError(f"{self.name} needs {NEEDS.get(need, need)}, and there is none")
+        remembers = self.has_history and not self._remembering()
+        for step in self.preaggregators:
+            if step.regroups and (remembers or self.is_told_attackers):
+                raise ParameterError(
+                    f"{self.name} knows clients by name, and before={step} makes groups of them "
+                    "that change every round: leave one of the two out"
+                )
+            if step.has_history and type(self).has_history is not Rule.has_history:
+                raise ParameterError(
+                    f"{self.name} and before={step} would both remember earlier rounds: leave one "
+                    "of the two out, or clip at the median"
+                )
+
+    def _remembering(self) -> list[Clip]:
+        return [step for step in self.preaggregators if isinstance(step, Clip) and step.has_history]
 
     def check_model(self, layers: Sequence[Layer]) -> None:
         """Refuse a model whose trained layers the rule was not made for. By default any will do.
@@ -199,11 +250,25 @@ class Rule(Configurable, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what is remembered of earlier rounds; only for a rule with history."""
-        raise InputError(f"{self.name} keeps no history, as it was made")
+        steps = self._remembering()
+        if not steps:
+            raise InputError(f"{self.name} keeps no history, as it was made")
+        lengths = torch.tensor([step.length or 0.0 for step in steps], dtype=torch.float64)
+        write_described({"lengths": lengths}, path, format=_LENGTHS_FORMAT, before=self.before)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Read what `save` wrote; only for a rule with history."""
-        raise InputError(f"{self.name} keeps no history, as it was made")
+        steps = self._remembering()
+        if not steps:
+            raise InputError(f"{self.name} keeps no history, as it was made")
+        tensors, about = read_described(path, _LENGTHS_FORMAT)
+        lengths = tensors.get("lengths", torch.empty(0))
+        if about.get("before") != self.before or lengths.shape != (len(steps),):
+            raise InputError(f"the history {path} is of another rule than before={self.before}")
+        if not bool((torch.isfinite(lengths) & (lengths >= 0)).all()):
+            raise InputError(f"the history {path} is damaged: its lengths are not lengths")
+        for step, length in zip(steps, lengths.tolist(), strict=True):
+            step.length = length or None
 
     # ---------------------------------------------------------------- aggregating
 
@@ -238,8 +303,8 @@ class Rule(Configurable, ABC):
         ParameterError
             The updates come without something that the rule needs.
         """
-        given = Updates.of(updates)
-        self.check_needs(given.references.keys())
+        given = Updates.of(updates).supplying(self.needs)
+        self.check_needs(given.supplied)
         valid = self.screen(given)
         while True:
             try:
@@ -253,6 +318,8 @@ class Rule(Configurable, ABC):
             except NonFiniteError as found:
                 # Rare, so it is not looked for beforehand: name the culprits and start over.
                 valid = valid.reject(found.reasons) if found.reasons else valid.checked()
+        for step in self._remembering():
+            step.finish()
         for warning in answer.warnings:
             _rounds_log.warning("%s: %s", self.name, warning)
         return answer
@@ -279,14 +346,45 @@ class Rule(Configurable, ABC):
     def _attempt(self, updates: Updates) -> Aggregation:
         """Aggregate, or stop with `NonFiniteError` having changed nothing."""
 
+    def _mixing(self, geometry: Geometry, round_number: int) -> Mixing:
+        """Say what the steps before the rule make of a round."""
+        told = getattr(self, "attackers", None)
+        attackers = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)
+        whole = Mixing.of(torch.eye(len(geometry), dtype=torch.float64))
+        for step in self.preaggregators:
+            later = step.mix(geometry, min(attackers, len(geometry) - 1), round_number)
+            geometry = geometry.mixed(later.matrix, later.names(geometry.clients))
+            whole = whole.then(later)
+        if len(geometry) < self.clients_needed:
+            raise NotEnoughClientsError(self.name, len(geometry), self.clients_needed, {})
+        return whole
+
+    def _mixed(self, updates: Updates) -> tuple[Updates, Mixing | None]:
+        """Return the round as the rule sees it, and how it was made of the clients' updates."""
+        if not self.preaggregators:
+            return updates, None
+        mixing = self._mixing(measure(updates), updates.round)
+        return mixed(updates, mixing), mixing
+
+    def finish(self, updates: Updates) -> None:
+        """Take note of a round that has been aggregated. By default nothing is remembered."""
+
     # ---------------------------------------------------------------- verdicts
 
     def _answer(
-        self, updates: Updates, update: Any, found: ClientWeights | None = None
+        self,
+        updates: Updates,
+        update: Any,
+        found: ClientWeights | None = None,
+        *,
+        survived: Tensor | None = None,
     ) -> Aggregation:
-        """Put an update together with a verdict for everybody; `found` is None without weights."""
+        """Put an update together with a verdict for everybody.
+
+        A rule without weights has nothing `found`; it may know how much of each update `survived`.
+        """
         weights = _by_client(updates, None if found is None else found.weight)
-        scores = _by_client(updates, None if found is None else found.score)
+        scores = _by_client(updates, survived if found is None else found.score)
         # If one client in the middle has nearly all the weight, the others are not odd for that:
         # hence the median client's weight besides an equal one.
         usual = min(1 / len(weights), median(weights.values())) if weights else 0.0
@@ -295,6 +393,8 @@ class Rule(Configurable, ABC):
             weight = None if weights is None else weights[client]
             score = None if scores is None else scores[client]
             verdict, reason, suspicion = self._verdict(client, weight, usual, found)
+            if survived is not None and scores is not None:
+                verdict, reason = self._survivor(scores[client], survived)
             if client in updates.aside:
                 verdict, reason = Verdict.SUSPECTED, updates.aside[client]
             clients.append(ClientResult(client, verdict, weight, score, reason, suspicion))
@@ -321,13 +421,30 @@ class Rule(Configurable, ABC):
             suspicion, reason = found.suspicions.get(client), f"{self.name} gave it no weight"
             if suspicion is not None:
                 reason = f"taken for an attack: it {suspicion}"
-            return self.unweighted_means, found.reasons.get(client) or reason, suspicion
+            verdict = self.unweighted_means if self._accuses else Verdict.UNUSED
+            return verdict, found.reasons.get(client) or reason, suspicion
         share = weight * len(found.weight)
-        if self.unweighted_means is Verdict.UNUSED or share >= _REDUCED:
+        if not self._accuses or share >= _REDUCED:
             return Verdict.TRUSTED, "", None
         verdict = Verdict.SUSPECTED if weight < self.suspects_below * usual else Verdict.REDUCED
         said = f"{share:.1%}" if share >= _SHOWN else f"less than {_SHOWN:.1%}"
         return verdict, f"{self.name} gave it {said} of an equal share", None
+
+    @property
+    def _accuses(self) -> bool:
+        """Whether little weight says something about a client; of a group it says nothing."""
+        groups = any(step.regroups for step in self.preaggregators)
+        return self.unweighted_means is not Verdict.UNUSED and not groups
+
+    def _survivor(self, share: float, survived: Tensor) -> tuple[Verdict, str]:
+        """Say what the share of coordinates at which a client was used means."""
+        mean = float(survived.mean())
+        if share >= _REDUCED * mean:
+            return Verdict.TRUSTED, ""
+        usual = min(mean, float(survived.quantile(0.5)))
+        verdict = Verdict.SUSPECTED if share < self.suspects_below * usual else Verdict.REDUCED
+        said = f"{share:.1%}" if share >= _SHOWN or share == 0 else f"less than {_SHOWN:.1%}"
+        return verdict, f"{self.name} used it at {said} of the coordinates; {mean:.1%} is usual"
 
 
 class WeightRule(Rule):
@@ -337,30 +454,42 @@ class WeightRule(Rule):
     def weigh(self, updates: Updates) -> ClientWeights:
         """Weigh the clients."""
 
-    def finish(self, updates: Updates) -> None:
-        """Take note of a round that has been aggregated. By default nothing is remembered."""
-
     weighing_reads: ClassVar[bool] = False
     """Whether `weigh` reads the parameters, and so has checked them."""
 
     def _attempt(self, updates: Updates) -> Aggregation:
-        if self.weighing_reads and not updates.settled:
+        reads = self.weighing_reads or bool(self.preaggregators)
+        if reads and not updates.settled:
             for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
                 pass  # who is invalid in what is not measured has to be known before the weighing
-        found = self.weigh(updates)
+        found = self._weighed(updates)
         coefficients = found.weight if found.coefficients is None else found.coefficients
         counts = found.weight > 0
-        if not bool(counts.all()) and not self.weighing_reads and not updates.is_checked:
+        if not bool(counts.all()) and not reads and not updates.is_checked:
             raise NonFiniteError  # who is left out below has to be checked before
         counting = [client for client, does in zip(updates.clients, counts, strict=True) if does]
         update = combine(
             updates.only(counting),
             weighted_sum(coefficients[counts]),
-            parameters_are_checked=self.weighing_reads,
+            parameters_are_checked=reads,
         )
+        if found.noise > 0:
+            add_noise(update, updates, found.noise, self._random(updates))
         answer = self._answer(updates, update, found)
         self.finish(updates)
         return answer
+
+    def _weighed(self, updates: Updates) -> ClientWeights:
+        """Weigh the clients; if something comes before the rule, through the rows that it makes."""
+        rows, mixing = self._mixed(updates)
+        found = self.weigh(rows)
+        return found if mixing is None else found.of_clients(mixing, updates.clients)
+
+    def _random(self, updates: Updates) -> torch.Generator:
+        """Return random numbers of this rule in this round."""
+        text = f"{self.name}:{getattr(self, 'seed', 0)}:{updates.round}"
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+        return torch.Generator().manual_seed(seed)
 
 
 class GeometryRule(WeightRule):
@@ -379,6 +508,17 @@ class GeometryRule(WeightRule):
 
     def weigh(self, updates: Updates) -> ClientWeights:
         return self.weigh_geometry(self.measure(updates))
+
+    def _weighed(self, updates: Updates) -> ClientWeights:
+        return self._weigh_rows(self.measure(updates), updates.round)
+
+    def _weigh_rows(self, geometry: Geometry, round_number: int) -> ClientWeights:
+        """Weigh the clients, given their geometry before any step: nothing is read for it."""
+        if not self.preaggregators:
+            return self.weigh_geometry(geometry)
+        mixing = self._mixing(geometry, round_number)
+        rows = geometry.mixed(mixing.matrix, mixing.names(geometry.clients))
+        return self.weigh_geometry(rows).of_clients(mixing, geometry.clients)
 
     def weights_from_gram(
         self,
@@ -420,18 +560,43 @@ class GeometryRule(WeightRule):
         self.check_needs(references)
         if len(geometry) < self.clients_needed:
             raise NotEnoughClientsError(self.name, len(geometry), self.clients_needed, {})
-        return self.weigh_geometry(geometry)
+        return self._weigh_rows(geometry, 0)
 
 
 class CoordinateRule(Rule):
-    """A rule that looks at one coordinate at a time; it has no weights."""
+    """A rule that looks at one coordinate at a time; it has no weights.
+
+    It says instead how much of each client's update survived: the share of coordinates at which the
+    client's value was among those used. In large models that is counted on an even sample.
+    """
 
     @abstractmethod
     def column_function(self, n: int) -> ColumnFunction:
         """Return the function from the n clients' columns to the result's."""
 
+    def used(self, values: Tensor) -> Tensor | None:
+        """Say which values the result is made of.
+
+        Parameters
+        ----------
+        values
+            Some columns, (n, columns).
+
+        Returns
+        -------
+        Tensor or None
+            Booleans of the same shape; equal values are used or not together. None, the default, if
+            the rule cannot say.
+        """
+        return None
+
     def _attempt(self, updates: Updates) -> Aggregation:
-        return self._answer(updates, combine(updates, self.column_function(len(updates))))
+        rows, mixing = self._mixed(updates)
+        update = combine(rows, self.column_function(len(rows)))
+        # Of a group's mean nobody can say whose values were used.
+        groups = mixing is not None and len(mixing.matrix) < len(updates)
+        survived = None if groups else survival(rows, self.used)
+        return self._answer(updates, update, survived=survived)
 
 
 def _by_client(updates: Updates, values: Tensor | None) -> dict[ClientId, float] | None:

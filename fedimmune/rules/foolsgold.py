@@ -17,6 +17,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from fedimmune.errors import ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 from fedimmune.rules.history import History
@@ -55,6 +56,11 @@ class FoolsGold(GeometryRule):
         super().__init__(**common)
         self.confidence = check_float(self.name, "confidence", confidence, above=0)
         self.history = check_bool(self.name, "history", history)
+        if self.history and self.preaggregators:
+            raise ParameterError(
+                "foolsgold: history=true compares sums of clients' own updates, which before= "
+                "would mix: leave one of the two out"
+            )
         self.memory = History()
 
     @property

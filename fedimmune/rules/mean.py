@@ -16,6 +16,7 @@ import torch
 from fedimmune.errors import InputError
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, WeightRule
+from fedimmune.rules.preaggregation import Before
 from fedimmune.updates import Updates
 from fedimmune.validation import check_bool, check_float
 
@@ -33,6 +34,8 @@ class Mean(WeightRule):
         a cap; a client whose number is negative, infinite or no number is rejected.
     cap
         With `by_samples`: no client counts for more than this many times the median client.
+    before
+        As for every rule; see `fedimmune.rules.preaggregation`.
     """
 
     name = "mean"
@@ -41,7 +44,8 @@ class Mean(WeightRule):
     unweighted_means = Verdict.UNUSED
     paper = "McMahan et al., AISTATS 2017"
 
-    def __init__(self, *, by_samples: bool = False, cap: float = 2.0) -> None:
+    def __init__(self, *, by_samples: bool = False, cap: float = 2.0, before: Before = "") -> None:
+        super().__init__(before=before)
         self.by_samples = check_bool(self.name, "by_samples", by_samples)
         self.cap = check_float(self.name, "cap", cap, above=0)
 

@@ -41,3 +41,7 @@ class Median(CoordinateRule):
                 out.add_(found[1], alpha=0.5)
 
         return median
+
+    def used(self, values: Tensor) -> Tensor:
+        ordered = values.sort(0).values
+        return (values >= ordered[(len(values) - 1) // 2]) & (values <= ordered[len(values) // 2])

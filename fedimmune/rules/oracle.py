@@ -12,6 +12,7 @@ import torch
 
 from fedimmune.errors import ParameterError
 from fedimmune.rules.base import ClientWeights, WeightRule
+from fedimmune.rules.preaggregation import Before
 from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Oracle"]
@@ -26,6 +27,8 @@ class Oracle(WeightRule):
         Ids of the clients that attack; by default nobody does. Others are benign.
     benign
         Instead: ids of the clients that are benign. Others attack.
+    before
+        As for every rule; see `fedimmune.rules.preaggregation`.
     """
 
     name = "oracle"
@@ -39,7 +42,9 @@ class Oracle(WeightRule):
         *,
         attackers: Iterable[ClientId] | None = None,
         benign: Iterable[ClientId] | None = None,
+        before: Before = "",
     ) -> None:
+        super().__init__(before=before)
         if attackers is not None and benign is not None:
             raise ParameterError("oracle: tell it the attackers or the benign clients, not both")
         self.attackers = _ids("attackers", attackers)

@@ -73,16 +73,20 @@ class Residual(Rule):
         return max(0, n // 2 - 1)  # a repeated median of n points has its breakdown at ⌊n/2⌋
 
     def _attempt(self, updates: Updates) -> Aggregation:
+        rows, mixing = self._mixed(updates)
         # Slopes are dear: the first read leaves them where the second writes the result.
-        result = Result(updates, wide=True)
-        weights = self._weights(updates, result)
-        self._fill_parameters(updates, result, weights)
+        result = Result(rows, wide=True)
+        weights = self._weights(rows, result)
+        self._fill_parameters(rows, result, weights)
         counts = weights > 0
-        counting = updates.only(
-            client for client, does in zip(updates.clients, counts, strict=True) if does
+        counting = rows.only(
+            client for client, does in zip(rows.clients, counts, strict=True) if does
         )
         result.fill_buffers(counting, weighted_sum(weights[counts]))
-        return self._answer(updates, result.finish(), ClientWeights(weights))
+        found = ClientWeights(weights)
+        if mixing is not None:
+            found = found.of_clients(mixing, updates.clients)
+        return self._answer(updates, result.finish(), found)
 
     def _weights(self, updates: Updates, slopes: Result) -> Tensor:
         n = len(updates)

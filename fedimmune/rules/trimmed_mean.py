@@ -55,3 +55,7 @@ class TrimmedMean(CoordinateRule):
                 out.add_(row, alpha=1 / len(kept))
 
         return trimmed_mean
+
+    def used(self, values: Tensor) -> Tensor:
+        ordered, cut = values.sort(0).values, self.withstands(len(values))
+        return (values >= ordered[cut]) & (values <= ordered[-1 - cut])
