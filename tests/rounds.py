@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedimmune import Rule, Updates, rules
+from fedimmune import Aggregation, Rule, Updates, rules
 from fedimmune.adaptive.defense import Defense, DefenseAbout
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.updates import ClientId
@@ -51,7 +51,49 @@ def rule_for(
     """
     if name == "oracle":
         parameters.setdefault("attackers", [clients[-1]])
-    return rules.get(name, **parameters, **needs_of(name, layers))
+    if "noise" in rules.find(name).parameters():
+        parameters.setdefault("noise", 0)
+    rule = rules.get(name, **parameters, **needs_of(name, layers))
+    return supplied(rule) if rule.needs else rule
+
+
+def supplied(rule: Rule) -> Rule:
+    """Let a rule find what it needs with every round: made of the valid clients' own updates."""
+    plain = rule.aggregate
+
+    def aggregate(updates: Any) -> Aggregation:
+        given = Updates.of(updates)
+        valid = given.checked()
+        if len(valid):
+            given = with_needs(given, rule.needs, [valid.state(one) for one in valid.clients])
+        return plain(given)
+
+    rule.aggregate = aggregate  # type: ignore[method-assign]
+    return rule
+
+
+def with_needs(
+    updates: Updates, needs: Collection[str], states: Sequence[Mapping[str, Tensor]]
+) -> Updates:
+    """Supply a round: the anchor is the median of the updates, the global model thrice that."""
+    anchor = {
+        name: torch.stack([state[name].double() for state in states]).quantile(0.5, dim=0)
+        for name in states[0]
+    }
+    like = states[0]
+    if "anchor" in needs:
+        updates = updates.with_anchor({k: v.to(like[k].dtype) for k, v in anchor.items()})
+    if "model" in needs:
+        model = {k: (3 * v).to(like[k].dtype) for k, v in anchor.items()}
+        updates = updates.with_reference("model", model)
+    if "server_loss" in needs:
+
+        def loss(update: Any) -> float:
+            moved = update if isinstance(update, Mapping) else {VECTOR[0]: torch.as_tensor(update)}
+            return sum(float((moved[k].double() - anchor[k]).square().sum()) for k in anchor)
+
+        updates = updates.with_server_loss(loss)
+    return updates
 
 
 def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, Any]:

@@ -10,12 +10,18 @@ Krum(attackers=3)
 from typing import Any
 
 from fedimmune.rules.base import ClientWeights, CoordinateRule, GeometryRule, Rule, WeightRule
+from fedimmune.rules.preaggregation import ARC, NNM, Bucketing, Clip, PreAggregator
 from fedimmune.rules.registry import available, exported, find, get, register
 
 __all__ = [
+    "ARC",
+    "NNM",
+    "Bucketing",
     "ClientWeights",
+    "Clip",
     "CoordinateRule",
     "GeometryRule",
+    "PreAggregator",
     "Rule",
     "WeightRule",
     "available",

@@ -1,13 +1,16 @@
-"""What a rule remembers of clients from round to round: the sum of each one's updates, by id.
+"""What rules remember from round to round, and how it is saved.
 
-By id and never by position: which clients take part, and in what order, changes every round.
+Clients are remembered by id and never by position: who takes part, and in what order, changes
+every round.
 """
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +20,50 @@ from fedimmune._layers import FLOATS, Kind, Layer
 from fedimmune._sources import Source
 from fedimmune.errors import InputError
 from fedimmune.io import read_described, write_described
+from fedimmune.rules.base import Rule
 from fedimmune.untrusted import naming
 from fedimmune.updates import ClientId, Updates
 
-__all__ = ["History"]
+__all__ = ["History", "Remembering"]
 
 _FORMAT = "fedimmune-history-2"
+
+
+class Remembering(Rule):
+    """A rule that remembers earlier rounds, in tensors and plain values.
+
+    What a round adds is kept by `Rule.finish` alone, so that a round that fails leaves no trace.
+    """
+
+    @property
+    def has_history(self) -> bool:
+        return True
+
+    @abstractmethod
+    def remembered(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what is remembered: tensors by name, and values that JSON can hold."""
+
+    @abstractmethod
+    def recall(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Take up what `remembered` once returned; tensors are finite floating-point numbers.
+
+        Raises
+        ------
+        InputError
+            It is not what `remembered` returns. Nothing has been changed.
+        """
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        tensors, about = self.remembered()
+        write_described(tensors, path, format=f"fedimmune-{self.name}-1", **about)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        tensors, about = read_described(path, f"fedimmune-{self.name}-1")
+        with naming(f"the history {path}"):
+            for tensor in tensors.values():
+                if tensor.dtype not in FLOATS or not bool(torch.isfinite(tensor).all()):
+                    raise InputError("it holds values that are not finite")
+            self.recall(tensors, about)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ from fedimmune.rules import GeometryRule, find
 from tests.rounds import (
     COLUMNS,
     SHAPES,
+    VECTOR,
     as_files,
     as_states,
     as_vector,
     in_blocks,
     matrices,
     rule_for,
+    with_needs,
 )
 
 every_rule = pytest.mark.parametrize("name", rules.available())
@@ -77,7 +79,12 @@ def test_inner_products_are_enough(name: str, matrix: Tensor) -> None:
     rule = rule_for(name, clients)
     assert isinstance(rule, GeometryRule)
     answer = rule.aggregate(Updates.from_vectors(matrix, clients=clients))
-    found = rule.weights_from_gram((matrix @ matrix.T).numpy(), clients)
+    names = sorted(rule.needs)
+    states = [{VECTOR[0]: row} for row in matrix]
+    given = with_needs(Updates.from_vectors(matrix, clients=clients), names, states)
+    others = [given.references[each][VECTOR[0]][None] for each in names]
+    rows = torch.cat([matrix, *others])
+    found = rule.weights_from_gram((rows @ rows.T).numpy(), clients, references=names)
     weights = dict(zip(clients, found.weight.tolist(), strict=True))
     assert weights == pytest.approx(answer.weights, abs=1e-9)
     coefficients = found.weight if found.coefficients is None else found.coefficients

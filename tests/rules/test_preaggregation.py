@@ -1,0 +1,303 @@
+"""Steps before a rule: against their definitions, and mixed rows against rows made by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedimmune import Updates, rules
+from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
+from fedimmune.geometry import Geometry, measure
+from fedimmune.results import Verdict
+from fedimmune.rules import GeometryRule, find
+from fedimmune.rules.preaggregation import ARC, NNM, Bucketing, Clip, Mixing, PreAggregator, parse
+from tests.rounds import SHAPES, as_states, as_vector, matrices, rule_for
+
+TEXTS = ["nnm", "clip(at=2),nnm", "arc", "clip(at=median, times=0.5)", "bucketing", "nnm,bucketing"]
+BY_NAME = {"adaptive", "oracle"}
+"""Rules that know clients by name, for whom nothing is regrouped."""
+
+
+def rows_of(step: PreAggregator, matrix: Tensor, attackers: int = 2, number: int = 1) -> Tensor:
+    return step.mix(Geometry.from_grams(matrix @ matrix.T), attackers, number).matrix @ matrix
+
+
+# -------------------------------------------------------------------- definitions
+
+
+@given(matrix=matrices(), attackers=st.integers(0, 3))
+def test_nnm_is_the_mean_of_the_nearest(matrix: Tensor, attackers: int) -> None:
+    expected = []
+    for row in matrix:
+        order = sorted(matrix, key=lambda other: float((other - row).norm()))
+        expected.append(torch.stack(order[: len(matrix) - attackers]).mean(0))
+    torch.testing.assert_close(rows_of(NNM(), matrix, attackers), torch.stack(expected))
+
+
+@given(matrix=matrices(), attackers=st.integers(0, 4))
+def test_arc_cuts_the_longest_to_the_next(matrix: Tensor, attackers: int) -> None:
+    n = len(matrix)
+    count = math.floor(2 * attackers / n * (n - attackers) + 1e-9)
+    lengths = sorted((float(row.norm()) for row in matrix), reverse=True)
+    most = lengths[count]
+    expected = torch.stack([row * min(1.0, most / float(row.norm())) for row in matrix])
+    torch.testing.assert_close(rows_of(ARC(), matrix, attackers), expected)
+
+
+@given(matrix=matrices(), at=st.sampled_from([0.5, 3.0, "median"]), times=st.sampled_from([1, 2.5]))
+def test_clip_shortens_what_is_longer(matrix: Tensor, at: float | str, times: float) -> None:
+    most = times * float(matrix.norm(dim=1).quantile(0.5)) if at == "median" else float(at)
+    expected = torch.stack([row * min(1.0, most / float(row.norm())) for row in matrix])
+    torch.testing.assert_close(rows_of(Clip(at, times=times), matrix), expected)
+
+
+@given(matrix=matrices(), size=st.integers(1, 4), number=st.integers(0, 5))
+def test_bucketing_makes_means_of_disjoint_groups(matrix: Tensor, size: int, number: int) -> None:
+    n = len(matrix)
+    mixing = Bucketing(size).mix(Geometry.from_grams(matrix @ matrix.T), 0, number)
+    members = [(mixing.owner == row).nonzero().flatten() for row in range(len(mixing.matrix))]
+    assert sorted(i for group in members for i in group.tolist()) == list(range(n))
+    assert [len(group) for group in members[:-1]] == [size] * (math.ceil(n / size) - 1)
+    expected = torch.stack([matrix[group].mean(0) for group in members])
+    torch.testing.assert_close(mixing.matrix @ matrix, expected)
+
+
+def test_buckets_are_drawn_anew_each_round_by_seed_and_id() -> None:
+    geometry = Geometry.from_grams(torch.eye(12), [f"c{i}" for i in range(12)])
+    turned = Geometry.from_grams(torch.eye(12), [f"c{i}" for i in reversed(range(12))])
+
+    def groups(seed: int, number: int, of: Geometry = geometry) -> set[frozenset[object]]:
+        owner = Bucketing(3, seed=seed).mix(of, 0, number).owner.tolist()
+        return {
+            frozenset(c for c, row in zip(of.clients, owner, strict=True) if row == each)
+            for each in owner
+        }
+
+    assert groups(0, 1) == groups(0, 1)
+    assert groups(0, 1) == groups(0, 1, turned)
+    assert groups(0, 1) != groups(0, 2)
+    assert groups(0, 1) != groups(1, 1)
+
+
+def test_the_running_quantile_follows_the_lengths() -> None:
+    rule = rules.get("mean", before="clip(at=quantile, quantile=0.5, rate=0.2)")
+    matrix = torch.diag(torch.arange(1.0, 11.0)).double()
+    assert rule.has_history
+    (step,) = rule.preaggregators
+    assert isinstance(step, Clip)
+    length = 5.5
+    for _ in range(3):
+        answer = rule.aggregate(matrix)
+        shortened = matrix * (length / matrix.norm(dim=1)).clamp(max=1)[:, None]
+        torch.testing.assert_close(answer.update, shortened.mean(0))
+        below = sum(value <= length for value in range(1, 11)) / 10
+        length *= math.exp(-0.2 * (below - 0.5))
+        assert step.length == pytest.approx(length)
+
+
+# -------------------------------------------------------------------- before every rule
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", rules.available())
+@given(matrix=matrices(least=8))
+def test_the_rule_sees_the_mixed_rows(name: str, text: str, matrix: Tensor) -> None:
+    clients = [f"c{i}" for i in range(len(matrix))]
+    try:
+        rule = rule_for(name, clients, before=text)
+        rule.check_needs(rule.needs)
+    except ParameterError:
+        assert name in BY_NAME or rule.has_history
+        return
+    if len(matrix) // 2 < rule.clients_needed:
+        return
+    plain = rule_for(name, clients)
+    told = getattr(rule, "attackers", None)
+    geometry = Geometry.from_grams(matrix @ matrix.T, clients)
+    mixing = Mixing.of(torch.eye(len(matrix), dtype=torch.float64))
+    for step in parse(text):
+        f = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)
+        later = step.mix(geometry, f, 0)
+        geometry = geometry.mixed(later.matrix, later.names(geometry.clients))
+        mixing = mixing.then(later)
+    by_hand = Updates.from_vectors(mixing.matrix @ matrix, clients=mixing.names(clients))
+    expected = plain.aggregate(by_hand)
+    answer = rule.aggregate(Updates.from_vectors(matrix, clients=clients))
+    torch.testing.assert_close(answer.update, expected.update, rtol=1e-6, atol=1e-8)
+    assert [one.client for one in answer.clients] == clients
+    if answer.weights is not None and expected.weights is not None:
+        rows = torch.tensor(list(expected.weights.values()), dtype=torch.float64)
+        found = torch.tensor([answer.weights[client] for client in clients]).double()
+        torch.testing.assert_close(found, mixing.shares.T @ rows, rtol=1e-6, atol=1e-8)
+        assert float(found.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("text", ["nnm", "clip(at=1),arc", "bucketing(size=3)"])
+@pytest.mark.parametrize(
+    "name", [n for n in rules.available() if issubclass(find(n), GeometryRule) and n != "adaptive"]
+)
+def test_weights_from_inner_products_alone(name: str, text: str) -> None:
+    matrix = torch.randn(12, 30, generator=torch.Generator().manual_seed(4)).double() + 0.5
+    rule = rule_for(name, range(12), before=text)
+    if rule.has_history and "bucketing" in text:
+        return
+    found = rule.weights_from_gram(matrix @ matrix.T)  # type: ignore[attr-defined]
+    answer = rule.aggregate(matrix)
+    torch.testing.assert_close(found.weight.tolist(), list((answer.weights or {}).values()))
+    torch.testing.assert_close(found.coefficients @ matrix, answer.update)
+
+
+@given(matrix=matrices(least=6), shift=st.sampled_from([0.0, 1e5]))
+def test_mixed_inner_products_are_exact_about_any_center(matrix: Tensor, shift: float) -> None:
+    """Rows that share a large part are measured from a center; mixing must not lose it."""
+    updates = Updates.from_vectors(matrix + shift)
+    geometry = measure(updates.with_reference("anchor", matrix[0] + shift), ["anchor"])
+    mix = torch.rand(4, len(matrix), dtype=torch.float64)
+    mixed = geometry.mixed(mix, range(4))
+    rows = torch.cat([mix @ (matrix + shift), matrix[:1] + shift])
+    torch.testing.assert_close(mixed.grams("anchor")[0], rows @ rows.T, rtol=1e-9, atol=1e-6)
+
+
+def test_state_dicts_with_buffers_and_counters_go_through() -> None:
+    matrix = torch.randn(8, 36, generator=torch.Generator().manual_seed(2)).double()
+    states = as_states(matrix)
+    for number, state in enumerate(states):
+        state["bn.running_mean"] = torch.full((2,), float(number)).double()
+        state["bn.num_batches_tracked"] = torch.tensor(number)
+    for buffers in ("median", "weights"):
+        rule = rules.get("median", before="clip(at=0.5),nnm", buffers=buffers)
+        update = rule.aggregate(states).update
+        assert set(update) == set(states[0])
+        expected = rules.get("median", before="clip(at=0.5),nnm").aggregate(matrix).update
+        torch.testing.assert_close(as_vector({k: update[k] for k in SHAPES}), expected)
+        assert 1 < float(update["bn.running_mean"][0]) < 6, "statistics are never shortened"
+
+
+# -------------------------------------------------------------------- verdicts
+
+
+def test_a_group_without_weight_accuses_nobody() -> None:
+    matrix = torch.ones(9, 5, dtype=torch.float64) + 0.01 * torch.randn(9, 5).double()
+    matrix[0] *= -50
+    verdicts = rules.get("foolsgold", before="bucketing(size=3)").aggregate(matrix).verdicts
+    assert Verdict.SUSPECTED not in verdicts.values()
+    verdicts = rules.get("median", before="bucketing(size=3)").aggregate(matrix).verdicts
+    assert set(verdicts.values()) == {Verdict.TRUSTED}
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed-mean"])
+@given(matrix=matrices(least=5))
+def test_survival_is_the_share_of_coordinates_used(name: str, matrix: Tensor) -> None:
+    rule, n = rules.get(name), len(matrix)
+    answer = rule.aggregate(matrix)
+    cut = (n - 1) // 2 if name == "median" else rule.withstands(n)
+    used = [0] * n
+    for column in matrix.T:
+        for client in sorted(range(n), key=lambda i: float(column[i]))[cut : n - cut]:
+            used[client] += 1
+    assert list((answer.scores or {}).values()) == pytest.approx([u / 36 for u in used])
+
+
+def test_the_median_says_whom_it_ignored() -> None:
+    random = torch.Generator().manual_seed(1)
+    matrix = torch.randn(10, 200_000, generator=random)
+    matrix[:2] += 50
+    answer = rules.get("median").aggregate(matrix)
+    suspected = {c for c, verdict in answer.verdicts.items() if verdict is Verdict.SUSPECTED}
+    assert suspected == {0, 1}
+    assert "of the coordinates" in answer.clients[0].reason
+    assert answer.weights is None
+
+
+# -------------------------------------------------------------------- as text
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("nnm", "nnm"),
+        (" clip(at=2), nnm ", "clip(at=2.0),nnm"),
+        ("clip(2)", "clip(at=2.0)"),
+        ("clip('median')", "clip"),
+        ("clip(quantile)", "clip(at=quantile)"),
+        ("bucketing(3, seed=4),arc", "bucketing(size=3, seed=4),arc"),
+        ("", ""),
+    ],
+)
+def test_text_is_read_and_written_again(text: str, canonical: str) -> None:
+    rule = rules.get("krum", before=text)
+    assert rule.before == canonical
+    assert rules.get("krum", before=rule.before).before == canonical
+    assert rules.get("krum", before=list(parse(text))).before == canonical
+    assert ("before" in repr(rule)) == bool(canonical)
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ("mnn", "there are arc, bucketing, clip, nnm"),
+        ("clip(at=0)", "above 0"),
+        ("clip(at=none)", "a number, median or quantile"),
+        ("clip(of=2)", "no parameter 'of'"),
+        ("nnm(3)", "cannot read"),
+        ("clip(1, 2)", "cannot read"),
+        ("clip(**{})", "cannot read"),
+        ("nnm()()", "cannot read"),
+        ("__import__('os').system('true')", "cannot read"),
+        ("[c for c in ()]", "cannot read"),
+        ("clip(at=().__class__)", "cannot read"),
+        ("(" * 200, "cannot read"),
+        ("nnm," * 1000, "cannot read"),
+        ("bucketing(size=0)", "at least 1"),
+        (3, "expected steps"),
+        ([3], "is not a step"),
+    ],
+)
+def test_nonsense_is_refused(given_: object, said: str) -> None:
+    with pytest.raises(ParameterError, match=said.replace("(", r"\(")):
+        rules.get("krum", before=given_)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(ParameterError, match="knows clients by name"):
+        rules.get("oracle", before="bucketing").aggregate(torch.eye(6))
+    with pytest.raises(ParameterError, match="leave one of the two out"):
+        rules.get("foolsgold", history=True, before="nnm")
+    with pytest.raises(ParameterError, match="both remember"):
+        rules.get("foolsgold", before="clip(at=quantile)").aggregate(torch.eye(6))
+    with pytest.raises(NotEnoughClientsError, match="there were 3"):
+        rules.get("krum", attackers=2, before="bucketing(size=3)").aggregate(torch.eye(9))
+
+
+# -------------------------------------------------------------------- memory
+
+
+def test_a_running_quantile_is_saved_and_restored(tmp_path: Path) -> None:
+    matrix = torch.diag(torch.arange(1.0, 8.0)).double()
+    rule = rules.get("geometric-median", before="clip(at=quantile)")
+    rule.aggregate(matrix)
+    rule.save(tmp_path / "h")
+    again = rules.get("geometric-median", before="clip(at=quantile)")
+    again.restore(tmp_path / "h")
+    assert torch.equal(again.aggregate(3 * matrix).update, rule.aggregate(3 * matrix).update)
+    with pytest.raises(InputError, match="of another rule"):
+        rules.get("mean", before="nnm,clip(at=quantile)").restore(tmp_path / "h")
+    with pytest.raises(InputError, match="keeps no history"):
+        rules.get("mean", before="nnm").save(tmp_path / "i")
+
+
+def test_a_round_that_fails_leaves_no_trace() -> None:
+    rule = rules.get("krum", attackers=3, before="clip(at=quantile)")
+    rule.aggregate(torch.eye(9).double())
+    (step,) = rule.preaggregators
+    assert isinstance(step, Clip)
+    before = step.length
+    with pytest.raises(NotEnoughClientsError):
+        rule.aggregate(torch.full((9, 3), torch.nan))
+    assert step.length == before
