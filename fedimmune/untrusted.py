@@ -36,18 +36,17 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     """
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"cannot read {path}: it is not a file")
-        if found.st_size <= most:
+        is_file, content = stat.S_ISREG(found.st_mode), b""
+        if is_file and found.st_size <= most:
             with open(path, "rb") as file:
                 content = file.read(most + 1)
-            if len(content) <= most:
-                return content
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
-    raise InputError(f"cannot read {path}: it has more than {most:,} bytes")
+    if not is_file:
+        raise InputError(f"cannot read {path}: it is not a file")
+    if max(found.st_size, len(content)) > most:
+        raise InputError(f"cannot read {path}: it has more than {most:,} bytes")
+    return content
 
 
 def read_json(text: str | bytes) -> Any:

@@ -98,21 +98,9 @@ def learn_kinds(
     *,
     seed: int,
 ) -> Kinds | None:
-    """Train a classifier on the attackers of recordings, and calibrate it on others.
+    """Train a classifier on the attackers of recordings, and calibrate it on those of another run.
 
-    Parameters
-    ----------
-    form
-        What describes clients; it is trained already.
-    to_train, to_validate
-        Recordings of different runs.
-    seed
-        Random seed.
-
-    Returns
-    -------
-    Kinds or None
-        None if nobody attacks in the recordings.
+    Clients are described by `form`, which is trained already. None if nobody attacks.
     """
     names = sorted({each.about.attack for each in to_train} - {"none"})
     if not names:

@@ -18,16 +18,9 @@ __all__ = ["detection", "promises", "validate"]
 
 
 def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[str, Any]:
-    """Measure the score error of rounds, and what follows from it.
+    """Measure the error of the last pass's scores, (rounds, n), and what follows from it.
 
-    Parameters
-    ----------
-    scores
-        Of the last pass, (rounds, n).
-    attackers
-        Who attacks, (rounds, n), equally many in all rounds.
-    settings
-        Of the form.
+    Equally many clients attack in all rounds.
 
     Returns
     -------
@@ -45,12 +38,8 @@ def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[
         "bound": None,
         "bound_by_spread": None,
     }
-    setting: dict[str, Any] = {
-        "n": attackers.shape[1],
-        "m": int(attackers[0].sum()),
-        "c": settings.c,
-        "eps": settings.eps,
-    }
+    n, m = attackers.shape[1], int(attackers[0].sum())
+    setting: dict[str, Any] = {"n": n, "m": m, "c": settings.c, "eps": settings.eps}
     spread, margin = (each.tolist() for each in bounds.spread_and_margin(scores, attackers))
     try:
         by_error = [bounds.error_bound(each, **setting) for each in error.tolist()]

@@ -70,14 +70,7 @@ def examples_of(
 ) -> list[Examples]:
     """Prepare recordings for a form; rounds with the same number of clients come together.
 
-    Parameters
-    ----------
-    form
-        What will read them.
-    recordings
-        Of one model.
-    random
-        With it, a quarter of the rounds is added a second time, with other lengths (`lengthen`).
+    With `random`, a quarter of the rounds is added a second time, with other lengths (`lengthen`).
 
     Raises
     ------
@@ -113,23 +106,9 @@ def fit(
     seed: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[Epoch]:
-    """Train a form in place with Adam, and leave it as it was at its best validation epoch.
+    """Train a form in place with Adam, leave it as at its best validation epoch; return the curve.
 
-    Parameters
-    ----------
-    form
-        What learns.
-    to_train, to_validate
-        Rounds of different runs.
-    epochs, batch, lr, seed
-        Of the training.
-    on_epoch
-        Called after every epoch.
-
-    Returns
-    -------
-    list of Epoch
-        The learning curve.
+    Rounds to train and to validate on are of different runs. `on_epoch` is called after each.
     """
     if not to_train or not to_validate:
         raise InputError(
@@ -345,20 +324,8 @@ def finished(
 ) -> Defense:
     """Make a defense of a trained form: validated, and with a replay to patch it with.
 
-    Parameters
-    ----------
-    form
-        The trained one.
-    about
-        What it was made for and from; the validation is added.
-    learned
-        What it has learned from: a sample of it becomes the replay.
-    measured_on
-        What it is validated on.
-    kinds
-        Whether it also learns to tell kinds of attack apart.
-    curve
-        Of the training.
+    A sample of what it has `learned` from becomes the replay. With `kinds` it also learns to tell
+    kinds of attack apart.
     """
     figures = validate(Defense(form, about), measured_on)
     about = about.model_copy(update={"validation": tuple(figures)})

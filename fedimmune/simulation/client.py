@@ -136,18 +136,14 @@ def train_client(
     context: Context,
     momentum: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Train a model in place, as one client does in one round.
+    """Train a global model in place, as one client does in one round.
 
     Parameters
     ----------
-    model
-        Holds the global model; on the scenario's device.
-    task
-        Has the loss.
+    model, task, scenario
+        On the scenario's device; the loss; the rest of the recipe.
     samples, indices
         All clients' samples, and which of them are this client's.
-    scenario
-        Epochs, batch size, optimizer, seed.
     client
         What randomness depends on, besides the seed and the round.
     attack, context

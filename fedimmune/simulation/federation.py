@@ -23,8 +23,6 @@ from fedimmune.simulation.shared_memory import Layout
 from fedimmune.simulation.workers import (
     SERVER,
     Executor,
-    LocalExecutor,
-    ProcessExecutor,
     Setup,
     TestJob,
     TrainJob,
@@ -94,7 +92,7 @@ class Federation:
         with seeded(scenario.seed, "model"):
             first = build_model(task, data).state_dict()
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
-        self._setup = setup = Setup(
+        self._setup = Setup(
             scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
         )
         layout = Layout(first)
@@ -102,11 +100,7 @@ class Federation:
         # The last update is the server's; the last of what is carried is the previous model.
         rows = (len(self.participants(1)) + 1, momenta + attack.needs_previous_model)
         count = _usual_workers(scenario, data) if workers is None else workers
-        self._executor: Executor = (
-            LocalExecutor(setup, data, layout, rows)
-            if count == 1
-            else ProcessExecutor(count, setup, data, layout, rows)
-        )
+        self._executor = Executor(count, self._setup, data, layout, rows)
         self.set_global_model(first)
 
     @property

@@ -55,6 +55,9 @@ def plan(
 ) -> list[Rehearsal]:
     """List rehearsals: nobody attacking, and each attack with each number of attackers.
 
+    Other parameters are those of `rehearse`: `follow` is its `trajectory`, and `family` its
+    `randomize`, so that a defense learns a family of attacks and not one pattern.
+
     Parameters
     ----------
     base
@@ -62,27 +65,8 @@ def plan(
         name, are those of all attacks.
     spec
         Of the task's data.
-    attacks
-        Kinds of attack.
-    attackers
-        How many attack; 0 is rehearsed once, whatever the attacks.
-    runs
-        Number of repetitions, with other data, other attackers and another first model.
-    follow
-        Rules whose global model is followed.
-    local_epochs
-        Local epochs per round; each number is rehearsed, with fewer rounds by that factor, so that
-        all take as long.
-    family
-        Draw each attack's parameters anew for every rehearsal (`Attack.sample_parameters`), so that
-        a defense learns a family of attacks and not one pattern. Ranges in it, by name, replace the
-        attack's own. None for fixed parameters.
-    on
-        Whose data the simulated clients have.
     protocol
         Fills in what is left open: one of `protocols.PROTOCOLS`.
-    seed
-        Random seed; never that of a scenario, whose data must not be shared.
     """
     if not attacks or not attackers or not follow or not local_epochs:
         raise ParameterError(
@@ -337,22 +321,10 @@ def record(
     workers: int = 1,
     on_done: Callable[[Rehearsal], None] = lambda _: None,
 ) -> None:
-    """Carry out rehearsals, several at a time, and write a recording of each to a folder.
+    """Carry out rehearsals of one task, and write a recording of each to a folder.
 
-    Those whose recording is there already are not carried out again.
-
-    Parameters
-    ----------
-    rehearsals
-        What to rehearse, all of the same task.
-    folder
-        Where recordings go; made if there is none.
-    task, data
-        Of the rehearsals.
-    workers
-        How many processes, each carrying out one rehearsal at a time.
-    on_done
-        Called with each that has been carried out, from several threads.
+    Those whose recording is there already are not carried out again. Each of the `workers` carries
+    out one at a time, and `on_done` is called with it afterwards, from several threads.
 
     Raises
     ------

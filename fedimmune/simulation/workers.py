@@ -34,9 +34,7 @@ __all__ = [
     "Executor",
     "Job",
     "JobRunner",
-    "LocalExecutor",
     "Pool",
-    "ProcessExecutor",
     "Rows",
     "Setup",
     "TestJob",
@@ -336,50 +334,44 @@ Rows = tuple[int, int]
 """Numbers of rows for updates and for momenta."""
 
 
-class Executor(Protocol):
-    """Carries out jobs."""
+class Executor:
+    """Carries out jobs: in worker processes that map the same data and arena, or in this one.
 
-    arena: Arena
+    Parameters
+    ----------
+    workers
+        How many processes; 1 is this one.
+    setup, data
+        What stays the same in all rounds.
+    layout, rows
+        Of the arena.
+    """
+
+    def __init__(self, workers: int, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
+        self._pool: Pool | None = None
+        if workers == 1:
+            self.arena = Arena(layout, *rows)
+            self._runner = ClientRunner(setup, data, self.arena)
+            return
+        with UnnamedFile(Arena.bytes_for(layout, *rows)) as memory, shared_data(data) as file:
+            self.arena = Arena(layout, *rows, memory.path)
+            shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
+            self._pool = Pool(workers, _client_runner, {"setup": setup, **shared})
 
     def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
         """Carry out jobs and return their answers in order."""
-
-    def close(self) -> None:
-        """End the workers."""
-
-
-class LocalExecutor:
-    """No worker: the calling process does the work itself."""
-
-    def __init__(self, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
-        self.arena = Arena(layout, *rows)
-        self._client_runner = ClientRunner(setup, data, self.arena)
-
-    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
+        if self._pool is not None:
+            return self._pool.do(jobs, lambda *_: on_done())
         answers = []
         for job in jobs:
-            answers.append(self._client_runner.do(job))
+            answers.append(self._runner.do(job))
             on_done()
         return answers
 
     def close(self) -> None:
-        pass
-
-
-class ProcessExecutor:
-    """Worker processes that map the same data and the same arena."""
-
-    def __init__(self, count: int, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
-        with UnnamedFile(Arena.bytes_for(layout, *rows)) as memory, shared_data(data) as file:
-            self.arena = Arena(layout, *rows, memory.path)
-            shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
-            self._pool = Pool(count, _client_runner, {"setup": setup, **shared})
-
-    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
-        return self._pool.do(jobs, lambda *_: on_done())
-
-    def close(self) -> None:
-        self._pool.close()
+        """End the workers."""
+        if self._pool is not None:
+            self._pool.close()
 
 
 @contextmanager
