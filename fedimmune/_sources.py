@@ -67,7 +67,7 @@ class Watch:
 
     def __init__(self, clients: Sequence[ClientId]) -> None:
         self.clients = tuple(clients)
-        self._chance = torch.Generator().manual_seed(secrets.randbits(63))
+        self._random = torch.Generator().manual_seed(secrets.randbits(63))
         self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
         self._seen: dict[tuple[ClientId, str, int, int], float] = {}
 
@@ -99,7 +99,7 @@ class Watch:
 
     def _direction(self, columns: int, dtype: torch.dtype) -> Tensor:
         if (columns, dtype) not in self._directions:
-            drawn = torch.randn(columns, generator=self._chance, dtype=dtype)
+            drawn = torch.randn(columns, generator=self._random, dtype=dtype)
             self._directions[columns, dtype] = drawn
         return self._directions[columns, dtype]
 

@@ -352,14 +352,14 @@ def _had(
 
 
 def _most_honest_cut(ends: _Extremes, honest: int, m: int, threshold: float) -> int:
-    """How many honest clients can be cut off at once: they score lowest, all others highest."""
+    """Return how many honest clients can be cut off at once: the lowest, all others highest."""
     cut = np.arange(1, honest + 1)
     total = cut * ends.benign_least + (honest - cut) + m * ends.attacker_most
     return int((ends.benign_least < threshold * total * (1 + _ROUNDING)).sum())
 
 
 def _most_attackers_kept(ends: _Extremes, honest: int, m: int, threshold: float) -> int:
-    """How many attackers can be kept at once: they score highest, all others lowest."""
+    """Return how many attackers can be kept at once: they score highest, all others lowest."""
     kept = np.arange(1, m + 1)
     most, least = ends.attacker_most, ends.attacker_least
     total = kept * most + (m - kept) * least + honest * ends.benign_least
@@ -381,7 +381,7 @@ _GRID, _REFINED = 201, 21
 """Number of values of c to try, overall and between the neighbors of a good one."""
 _REFINEMENTS = 4
 _DIPS = 4
-"""How many of the grid's lowest dips to look into: truncation makes the bound jump."""
+"""Number of the grid's lowest dips to refine: truncation makes the bound jump."""
 _DIGITS = 9
 """Bounds are compared to this many digits, so that rounding does not choose."""
 

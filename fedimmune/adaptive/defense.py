@@ -219,7 +219,7 @@ def _read_kinds(names: object, tensors: dict[str, Tensor], form: AttentionModel)
     kinds = Kinds.from_tensors(names, plain)
     if len(kinds.mean) != form.described_by:
         raise InputError(
-            f"it tells kinds of attack apart by {len(kinds.mean)} numbers, and its network gives "
+            f"it tells kinds of attack apart by {len(kinds.mean)} numbers, and its network has "
             f"{form.described_by}"
         )
     return kinds

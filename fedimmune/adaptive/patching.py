@@ -170,7 +170,7 @@ def _check(defense: Defense, recording: Recording) -> None:
 def _balanced(recordings: Sequence[Recording]) -> tuple[Recording, ...]:
     """Repeat recordings until every kind counts alike.
 
-    Rounds in which nobody attacks are a kind too: few in a replay, but most of them in use.
+    Rounds in which nobody attacks are a kind too: few in a replay, but the most common in use.
     """
     by_kind: dict[str, list[Recording]] = {}
     for recording in recordings:

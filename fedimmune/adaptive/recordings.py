@@ -196,7 +196,7 @@ def read_recordings(folders: Iterable[str | Path]) -> list[Recording]:
         if recording.about.layers != first.layers:
             raise InputError(f"{file} is of another model than {files[0]}")
         if recording.about.references != first.references:
-            raise InputError(f"{file} and {files[0]}: one has an anchor, the other has not")
+            raise InputError(f"{file} and {files[0]}: one has an anchor, the other does not")
     return recordings
 
 

@@ -38,7 +38,7 @@ class Split:
 
 
 def hold_out(recordings: Sequence[Recording], attacks: Sequence[str] | None = None) -> Split:
-    """Hold out the last run; of `attacks` only, and of rounds without any, if they are given.
+    """Hold out the last run; with `attacks`, use only those and rounds in which nobody attacks.
 
     Raises
     ------
