@@ -1,4 +1,4 @@
-"""What callers hand in, read as tensors without a copy, or refused with what is wrong with it."""
+"""What callers pass in, read as tensors without a copy, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ State: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """A model: values by layer name, or arrays in the order of the layers."""
 
 VECTOR_LAYER = "update"
-"""What the one layer of an update is called that came as a vector."""
+"""Name of the one layer of an update that came as a vector."""
 
 
 class InputKind(Enum):
-    """What kind of thing the caller handed in, and gets back."""
+    """What kind of thing the caller passed in, and gets back."""
 
     STATE = "state dict"
     TENSOR = "tensor"
@@ -57,7 +57,7 @@ class InputKind(Enum):
 
 
 def kind_of(given: Sequence[Any], layers: Sequence[Layer]) -> InputKind:
-    """Say in which kind most clients gave their models."""
+    """Return the kind in which most clients sent their models."""
     lists = [state for state in given if _is_list_of_arrays(state)]
     are_named = {layer.name for layer in layers} != set(map(str, range(len(layers))))
     if 2 * len(lists) <= len(given) or are_named:
@@ -107,7 +107,7 @@ def savable_ids(clients: object) -> list[ClientId]:
 def without_repeats(
     ids: Sequence[ClientId], reasons: Sequence[str | None]
 ) -> tuple[list[int], dict[ClientId, str]]:
-    """Return the rows of clients with no reason against them, each id once, and why not others."""
+    """Return the rows of valid clients, each id once, and why the others are rejected."""
     kept: list[int] = []
     rejected: dict[ClientId, str] = {}
     seen: set[ClientId] = set()
@@ -149,21 +149,21 @@ def global_tensors(model: Any) -> dict[str, Tensor]:
 
 
 def state_tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:
-    """Read a client's state dict as tensors, without a copy; or say why that cannot be done."""
+    """Read a client's state dict as tensors, without a copy; or return why that is impossible."""
     if isinstance(state, torch.nn.Module):
         state = state.state_dict()
     if _is_list_of_arrays(state):
         state = {str(place): value for place, value in enumerate(state)}
     if not isinstance(state, Mapping):
-        return {}, f"is no state dict but {type(state).__name__}"
+        return {}, f"is not a state dict but {type(state).__name__}"
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
         if not isinstance(name, str):
-            return {}, f"has a layer whose name is no text: {shown(name)}"
+            return {}, f"has a layer whose name is not text: {shown(name)}"
         try:
             tensors[name] = _as_tensor(value)
         except (TypeError, ValueError, RuntimeError):
-            return {}, f"layer {shown(name)} is no dense tensor but {type(value).__name__}"
+            return {}, f"layer {shown(name)} is not a dense tensor but {type(value).__name__}"
     return tensors, None
 
 
@@ -173,9 +173,9 @@ def is_model(given: Any) -> bool:
 
 
 def _is_list_of_arrays(given: Any) -> bool:
-    """Whether a model is given as its arrays in order, as Flower's NumPy clients give it.
+    """Whether a model is a list of its arrays in order, as Flower's NumPy clients send it.
 
-    Numbers, and arrays that are one number each, are a vector instead.
+    Numbers, and arrays of one number each, are a vector instead.
     """
     return (
         isinstance(given, list | tuple)
@@ -187,7 +187,7 @@ def _is_list_of_arrays(given: Any) -> bool:
 def vector_states(
     vectors: Iterable[Any],
 ) -> tuple[list[dict[str, Tensor]], list[str | None]]:
-    """Read vectors as state dicts of one layer; or say of each why that cannot be done."""
+    """Read vectors as state dicts of one layer; or return for each why that is impossible."""
     states: list[dict[str, Tensor]] = []
     reasons: list[str | None] = []
     for vector in vectors:
@@ -195,7 +195,7 @@ def vector_states(
             flat = as_float_tensor(vector)
             problem = None if flat.ndim == 1 else f"has shape {tuple(flat.shape)}, not (d,)"
         except (TypeError, ValueError, RuntimeError):
-            flat, problem = torch.empty(0), f"is no vector but {type(vector).__name__}"
+            flat, problem = torch.empty(0), f"is not a vector but {type(vector).__name__}"
         states.append({} if problem else {VECTOR_LAYER: flat})
         reasons.append(problem)
     return states, reasons

@@ -1,8 +1,8 @@
 """Where a round's numbers are: one stacked matrix, or one state dict per client.
 
-Both hand out the same thing, columns of one layer in the dtype that rules compute in: as an
-(n, columns) tensor, or as n rows if that is enough. A matrix gives views; state dicts give their
-rows, or are gathered into a small buffer that stays in the cache: a round is never stacked whole.
+Both return columns of one layer in the dtype that rules compute in: as an (n, columns) tensor, or
+as n rows if that is enough. A matrix returns views; state dicts return their rows, or are gathered
+into a small buffer that stays in the cache: a round is never stacked whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NonFiniteError(Exception):
     Parameters
     ----------
     reasons
-        Who, and why; None if that is still to be found out (by `Updates.checked`).
+        Who, and why; None if that is not known yet (see `Updates.checked`).
     """
 
     def __init__(self, reasons: Mapping[ClientId, str] | None = None) -> None:
@@ -54,10 +54,10 @@ class NonFiniteError(Exception):
 class Watch:
     """Notices clients whose files change between two reads of a round.
 
-    A rule weighs what it read first and adds up what it reads then. So a file that is overwritten
-    in between would be judged by one content and counted by another. Of every block a random
-    projection is kept, whose direction nobody outside of this process knows, and the next read of
-    the block has to have the same.
+    A rule weighs what it reads first and adds up what it reads second, so a file overwritten in
+    between would be judged by one content and counted by another. Of every block a random
+    projection is kept, whose direction nobody outside this process knows, and the next read of the
+    block must have the same.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class Watch:
 
     def __init__(self, clients: Sequence[ClientId]) -> None:
         self.clients = tuple(clients)
-        self._chance = torch.Generator().manual_seed(secrets.randbits(63))
+        self._random = torch.Generator().manual_seed(secrets.randbits(63))
         self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
         self._seen: dict[tuple[ClientId, str, int, int], float] = {}
 
     def only(self, rows: Sequence[int]) -> Watch:
-        """Return a watch over some of the clients that knows what this one has seen."""
+        """Return a watch over some of the clients, with what this one has seen."""
         some = copy.copy(self)
         some.clients = tuple(self.clients[row] for row in rows)
         return some
@@ -99,7 +99,7 @@ class Watch:
 
     def _direction(self, columns: int, dtype: torch.dtype) -> Tensor:
         if (columns, dtype) not in self._directions:
-            drawn = torch.randn(columns, generator=self._chance, dtype=dtype)
+            drawn = torch.randn(columns, generator=self._random, dtype=dtype)
             self._directions[columns, dtype] = drawn
         return self._directions[columns, dtype]
 
@@ -114,10 +114,10 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
-        """Return columns ``start:stop`` of a layer, (n, stop - start); never to be written to.
+        """Return columns ``start:stop`` of a layer, (n, stop - start), read-only.
 
-        `buffer` is flat memory of the layer's compute dtype for at least that many values, which
-        may be used to gather the block in.
+        `buffer` is flat memory of the layer's compute dtype for at least that many values, in
+        which the block may be gathered.
         """
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Source(ABC):
         return self.read(layer, start, stop, buffer)
 
     def counters(self, layer: Layer) -> Tensor:
-        """Return an integer layer of every client, (n, size), int64, no difference taken."""
+        """Return an integer layer of every client, (n, size), int64, not as a difference."""
         raise AssertionError("there are no integer layers here")
 
     def flatten(self, layer: Layer, tensor: Tensor) -> Tensor:

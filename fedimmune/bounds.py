@@ -1,10 +1,9 @@
-"""Checks of what bounds are asked for."""
+"""What scores promise: bounds on weights and on the error of the result. See docs/theory.md."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -36,51 +35,41 @@ __all__ = [
 _OWNER = "bounds"
 _SHARPEST = 300.0
 """Beyond it e^{−2c}, the least that a client can have, leaves the range of floating point."""
+_LARGEST_ERROR = 2.0
+"""This score error allows every score."""
 
 
-def check_clients(n: int, m: int) -> tuple[int, int]:
-    """Check how many clients there are and how many of them attack; give (honest, attackers)."""
+def _clients(n: int, m: int) -> tuple[int, int]:
+    """Check the numbers of clients and attackers; return those of honest clients and attackers."""
     n, m = check_int(_OWNER, "n", n, 1), check_int(_OWNER, "m", m, 0)
     if m >= n:
         raise ParameterError(f"{_OWNER}: m must be below n, one client is honest: {m} of {n}")
     return n - m, m
 
 
-def check_eps(eps: float) -> float:
-    """Check the threshold of truncation."""
-    return check_open_fraction(_OWNER, "eps", eps, 1.0)
-
-
-def check_scale(c: float) -> float:
-    """Check how sharply weights follow scores."""
+def _scale(c: float) -> float:
     return _within("c", c, 0.0, _SHARPEST)
 
 
-def check_score_error(score_error: float) -> float:
-    """Check a score error; 2 allows every score."""
-    return _within("score_error", score_error, 0.0, 2.0)
+def _score_error(error: float) -> float:
+    return _within("score_error", error, 0.0, _LARGEST_ERROR)
 
 
-def check_difference(name: str, difference: float, least: float = -2.0) -> float:
-    """Check a difference of two scores."""
-    return _within(name, difference, least, 2.0)
-
-
-def check_positive(name: str, value: float) -> float:
-    """Check a finite number from 0 on."""
+def _positive(name: str, value: float) -> float:
     return _within(name, value, 0.0, 1e300)
 
 
+def _threshold(eps: float, n: int) -> float:
+    return check_open_fraction(_OWNER, "eps", eps, 1.0) / n
+
+
 def _within(name: str, value: float, least: float, most: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
         raise ParameterError(
             f"{_OWNER}: {name} must be a number from {least:g} to {most:g}: {value!r}"
         )
     return float(value)
-
-
-_LARGEST_ERROR = 2.0
 
 
 class Range(NamedTuple):
@@ -90,57 +79,46 @@ class Range(NamedTuple):
     highest: float
 
 
-@dataclass(frozen=True)
-class Extremes:
+class _Extremes(NamedTuple):
     """The ends of e^{c(s − t)}, to which a client's weight is proportional.
 
-    Here t is the highest score of an honest client, who therefore has 1.
-
-    Parameters
-    ----------
-    benign_least
-        Of the honest client with the lowest score.
-    attacker_most
-        Of the attacker with the highest score.
-    attacker_least
-        Of an attacker with score −1, and of no one less.
+    Here t is the highest score of an honest client, whose value is therefore 1. The least of an
+    attacker is that of the score −1.
     """
 
     benign_least: float
     attacker_most: float
     attacker_least: float
 
-    @classmethod
-    def of(cls, score_error: float, c: float) -> Extremes:
-        """Find them for a score error and a scale."""
-        error = check_score_error(score_error)
-        return cls.of_spread(error, 2 - error, c)
 
-    @classmethod
-    def of_spread(cls, spread: float, margin: float, c: float) -> Extremes:
-        """Find them for the differences of scores to the highest of an honest client."""
-        c = check_scale(c)
-        spread, margin = check_difference("spread", spread, 0), check_difference("margin", margin)
-        return cls(exp(-c * spread), exp(-c * margin), exp(-2 * c))
+def _extremes(score_error: float, c: float) -> _Extremes:
+    error = _score_error(score_error)
+    return _extremes_of_spread(error, 2 - error, c)
+
+
+def _extremes_of_spread(spread: float, margin: float, c: float) -> _Extremes:
+    c = _scale(c)
+    spread, margin = _within("spread", spread, 0.0, 2.0), _within("margin", margin, -2.0, 2.0)
+    return _Extremes(exp(-c * spread), exp(-c * margin), exp(-2 * c))
 
 
 def benign_weights(score_error: float, *, n: int, m: int, c: float = 10.0) -> Range:
     """Bound the weight of an honest client, before truncation.
 
-    The highest is 1 / (1 + (n−m−1)e^{−cε′} + m·e^{−2c}), where all others score as low as they can;
-    the lowest 1 / (1 + (n−m−1)e^{cε′} + m·e^{−2c(1−ε′)}), where all others score as high.
+    The highest is 1 / (1 + (n−m−1)e^{−cε′} + m·e^{−2c}), if all others score as low as they can;
+    the lowest 1 / (1 + (n−m−1)e^{cε′} + m·e^{−2c(1−ε′)}), if all others score as high.
 
     Parameters
     ----------
     score_error
         ε′, from 0 to 2.
     n, m
-        How many clients there are, and how many of them attack.
+        Numbers of clients and, among them, of attackers.
     c
         How sharply weights follow scores.
     """
-    honest, m = check_clients(n, m)
-    ends = Extremes.of(score_error, c)
+    honest, m = _clients(n, m)
+    ends = _extremes(score_error, c)
     least = ends.benign_least
     return Range(
         least / (least + (honest - 1) + m * ends.attacker_most),
@@ -149,13 +127,13 @@ def benign_weights(score_error: float, *, n: int, m: int, c: float = 10.0) -> Ra
 
 
 def attacker_weights(score_error: float, *, n: int, m: int, c: float = 10.0) -> Range:
-    """Bound the weight of one attacker, before truncation; nothing where nobody attacks.
+    """Bound the weight of one attacker, before truncation; 0 if nobody attacks.
 
     The highest is e^{cε′} / ((n−m)e^{c(2−ε′)} + e^{cε′} + m − 1), the lowest
     1 / ((n−m)e^{2c} + 1 + (m−1)e^{cε′}). Parameters are those of `benign_weights`.
     """
-    honest, m = check_clients(n, m)
-    ends = Extremes.of(score_error, c)
+    honest, m = _clients(n, m)
+    ends = _extremes(score_error, c)
     if m == 0:
         return Range(0.0, 0.0)
     most, least = ends.attacker_most, ends.attacker_least
@@ -171,8 +149,8 @@ def attackers_together(score_error: float, *, n: int, m: int, c: float = 10.0) -
     From m / (m + (n−m)e^{2c}) to m / (m + (n−m)e^{2c(1−ε′)}): with ε′ ≥ 1 sharper weights help
     nobody but the attackers. Parameters are those of `benign_weights`.
     """
-    honest, m = check_clients(n, m)
-    ends = Extremes.of(score_error, c)
+    honest, m = _clients(n, m)
+    ends = _extremes(score_error, c)
     least, most = m * ends.attacker_least, m * ends.attacker_most
     return Range(least / (least + honest), most / (most + honest * ends.benign_least))
 
@@ -192,10 +170,10 @@ def surely_truncated_below(*, n: int, m: int, c: float = 10.0, eps: float = 0.5)
     Returns
     -------
     float or None
-        From 0 to 2; None where not even perfect scores cut attackers off.
+        From 0 to 2; None if not even perfect scores cut attackers off.
     """
-    honest, m = check_clients(n, m)
-    c, threshold = check_scale(c), check_eps(eps) / n
+    honest, m = _clients(n, m)
+    c, threshold = _scale(c), _threshold(eps, n)
     if m == 0:
         return _LARGEST_ERROR
     if attacker_weights(0.0, n=n, m=m, c=c).highest >= threshold:
@@ -211,8 +189,8 @@ def benign_kept_up_to(*, n: int, m: int, c: float = 10.0, eps: float = 0.5) -> f
 
     Parameters are those of `surely_truncated_below`.
     """
-    honest, m = check_clients(n, m)
-    c, threshold = check_scale(c), check_eps(eps) / n
+    honest, m = _clients(n, m)
+    c, threshold = _scale(c), _threshold(eps, n)
     # An honest client's lowest weight is eps / n: a quadratic equation for e^{−cε′}.
     others = threshold * (honest - 1)
     inner = others**2 + 4 * (1 - threshold) * threshold * m * exp(-2 * c)
@@ -223,7 +201,7 @@ def benign_kept_up_to(*, n: int, m: int, c: float = 10.0, eps: float = 0.5) -> f
 
 
 _ROUNDING = 1e-12
-"""Who might be cut off, or kept, but for rounding, counts as if: the bound then holds anyway."""
+"""Who would be cut off, or kept, except for rounding, counts as if: so the bound holds anyway."""
 
 _Numbers = npt.NDArray[np.float64]
 
@@ -247,28 +225,31 @@ def error_bound(
     ----------
     score_error
         ε′, from 0 to 2: honest clients score at least 1 − ε′, attackers at most −1 + ε′.
-    n, m
-        How many clients there are, and how many of them attack.
-    c
-        How sharply weights follow scores.
-    eps
-        A client with less than eps / n of the weight gets none.
+    n, m, c, eps
+        As for `surely_truncated_below`.
     renormalized
-        Whether the weights that are left are brought to a sum of one, as the rule does with the
-        clients' updates. The algorithm box of Wan and Chen (2021) does not; nor do the passes
-        before the last.
+        Whether the remaining weights are scaled to a sum of one, as the rule does with the clients'
+        updates. The algorithm box of Wan and Chen (2021) does not; nor do the passes before the
+        last.
     largest_norm
-        Of all clients' updates, those that are cut off among them. Where weights are renormalized,
-        half the largest distance between two updates will do instead.
+        Of all clients' updates, including those that are cut off. If weights are renormalized, half
+        the largest distance between two updates will do instead.
 
     Returns
     -------
     float
         At most twice `largest_norm`.
     """
-    ends = Extremes.of(score_error, c)
-    return check_positive("largest_norm", largest_norm) * _differences(
-        ends, n, m, eps, renormalized
+    error = _score_error(score_error)
+    return spread_bound(
+        error,
+        2 - error,
+        n=n,
+        m=m,
+        c=c,
+        eps=eps,
+        renormalized=renormalized,
+        largest_norm=largest_norm,
     )
 
 
@@ -283,9 +264,9 @@ def spread_bound(
     renormalized: bool = True,
     largest_norm: float = 1.0,
 ) -> float:
-    """Bound the same distance by what matters alone: how scores differ, not where they lie.
+    """Bound the same distance by how scores differ, wherever they lie.
 
-    The softmax sees differences only: scores that all lie too low lose nothing. A score error ε′ is
+    The softmax sees only differences: scores that are all too low lose nothing. A score error ε′ is
     a spread of ε′ and a margin of 2 − ε′, counted from a score of 1.
 
     Parameters
@@ -297,10 +278,8 @@ def spread_bound(
     n, m, c, eps, renormalized, largest_norm
         As for `error_bound`.
     """
-    ends = Extremes.of_spread(spread, margin, c)
-    return check_positive("largest_norm", largest_norm) * _differences(
-        ends, n, m, eps, renormalized
-    )
+    ends = _extremes_of_spread(spread, margin, c)
+    return _positive("largest_norm", largest_norm) * _differences(ends, n, m, eps, renormalized)
 
 
 def best_case(
@@ -314,18 +293,18 @@ def best_case(
 ) -> float:
     """Bound the error for perfect scores, 1 and −1. Parameters are those of `error_bound`.
 
-    Where attackers are cut off it is 0 with weights renormalized, and else what the attackers had,
-    m / (m + (n−m)e^{2c}); where they are not, twice that.
+    If attackers are cut off, it is 0 with weights renormalized, and otherwise what the attackers
+    had, m / (m + (n−m)e^{2c}); if they are not, twice that.
     """
     return error_bound(
         0.0, n=n, m=m, c=c, eps=eps, renormalized=renormalized, largest_norm=largest_norm
     )
 
 
-def _differences(ends: Extremes, n: int, m: int, eps: float, renormalized: bool) -> float:
+def _differences(ends: _Extremes, n: int, m: int, eps: float, renormalized: bool) -> float:
     """Bound the sum of the weights' differences to those of the robust mean."""
-    honest, m = check_clients(n, m)
-    threshold = check_eps(eps) / n
+    honest, m = _clients(n, m)
+    threshold = _threshold(eps, n)
     cut = np.arange(_most_honest_cut(ends, honest, m, threshold) + 1, dtype=np.float64)
     short = np.arange(1, honest + 1, dtype=np.float64)[:, None]
     found = np.maximum(
@@ -338,7 +317,7 @@ def _differences(ends: Extremes, n: int, m: int, eps: float, renormalized: bool)
 
 
 def _had(
-    ends: Extremes,
+    ends: _Extremes,
     honest: int,
     m: int,
     threshold: float,
@@ -351,7 +330,7 @@ def _had(
 
     Of the honest, `short` get less than their due, `cut` of them nothing; of the attackers, `kept`
     are not cut off. The differences then are twice what the short should have, less this: twice
-    what they have and, where weights are not renormalized, all that was cut off.
+    what they have and, if weights are not renormalized, all that was cut off.
     """
     least, most = ends.benign_least, ends.attacker_most
     per_client = 1 / threshold if threshold else np.inf  # how much more all have than one cut off
@@ -372,15 +351,15 @@ def _had(
     return _largest(ratio, _ratio(2 * low + lost, everything), floor)
 
 
-def _most_honest_cut(ends: Extremes, honest: int, m: int, threshold: float) -> int:
-    """How many honest clients can be cut off at once: they score lowest, all others highest."""
+def _most_honest_cut(ends: _Extremes, honest: int, m: int, threshold: float) -> int:
+    """Return how many honest clients can be cut off at once: the lowest, all others highest."""
     cut = np.arange(1, honest + 1)
     total = cut * ends.benign_least + (honest - cut) + m * ends.attacker_most
     return int((ends.benign_least < threshold * total * (1 + _ROUNDING)).sum())
 
 
-def _most_attackers_kept(ends: Extremes, honest: int, m: int, threshold: float) -> int:
-    """How many attackers can be kept at once: they score highest, all others lowest."""
+def _most_attackers_kept(ends: _Extremes, honest: int, m: int, threshold: float) -> int:
+    """Return how many attackers can be kept at once: they score highest, all others lowest."""
     kept = np.arange(1, m + 1)
     most, least = ends.attacker_most, ends.attacker_least
     total = kept * most + (m - kept) * least + honest * ends.benign_least
@@ -399,12 +378,12 @@ def _largest(*lower: _Numbers) -> _Numbers:
 
 _HALVINGS = 60
 _GRID, _REFINED = 201, 21
-"""How many values of c to try, over all and between the neighbors of a good one."""
+"""Number of values of c to try, overall and between the neighbors of a good one."""
 _REFINEMENTS = 4
 _DIPS = 4
-"""How many of the grid's lowest dips to look into: truncation makes the bound jump."""
+"""Number of the grid's lowest dips to refine: truncation makes the bound jump."""
 _DIGITS = 9
-"""To so many digits bounds are compared, so that rounding does not choose."""
+"""Bounds are compared to this many digits, so that rounding does not choose."""
 
 
 def needed_score_error(
@@ -421,23 +400,23 @@ def needed_score_error(
 
     Distances are to the robust mean and relative to the largest norm of an update. What shrinks is
     the bound: an estimate that was much closer than δ already need not come closer. As long as
-    nothing honest is cut off, and every attacker is, (4/c)·artanh(γδ/2) is enough, about 2γδ/c.
+    every attacker is cut off, and nobody else, (4/c)·artanh(γδ/2) is enough, about 2γδ/c.
 
     Parameters
     ----------
     gamma
         The rate, above 0; below 1 for an improvement.
     delta
-        How far the estimate was, at most; what it is now has to be γδ at most.
+        The largest distance before; afterwards it has to be γδ at most.
     n, m, c, eps, renormalized
         As for `error_bound`.
 
     Returns
     -------
     float or None
-        From 0 to 2; None where not even perfect scores lead there.
+        From 0 to 2; None if not even perfect scores are enough.
     """
-    wanted = check_positive("gamma", gamma) * check_positive("delta", delta)
+    wanted = _positive("gamma", gamma) * _positive("delta", delta)
 
     def is_enough(error: float) -> bool:
         found = error_bound(error, n=n, m=m, c=c, eps=eps, renormalized=renormalized)
@@ -474,21 +453,22 @@ def conservative_c(
     Parameters
     ----------
     score_error
-        ε′, from 0 to 2, that is to be reckoned with.
+        The ε′ to expect, from 0 to 2.
     n, m
-        How many clients there are, and how many attackers to reckon with.
+        Numbers of clients and of attackers to expect.
     eps, renormalized
         As for `error_bound`.
     largest
-        The largest c to look at, such as the one that the defense was trained with. Found to about
-        a millionth of it, unless a lower bound hides within half a hundredth of it.
+        The largest c to try, such as the one that the defense was trained with. The result is
+        exact to about a millionth of it, unless a lower bound hides between two values of a grid
+        of 200.
     """
 
     def bound(c: float) -> float:
         found = error_bound(score_error, n=n, m=m, c=c, eps=eps, renormalized=renormalized)
         return round(found, _DIGITS)
 
-    grid = np.linspace(0.0, check_scale(largest), _GRID)
+    grid = np.linspace(0.0, _scale(largest), _GRID)
     found = np.array([bound(c) for c in grid.tolist()])
     around = np.pad(found, 1, mode="edge")
     dips = np.flatnonzero((found <= around[:-2]) & (found <= around[2:]))
@@ -507,7 +487,7 @@ def _refined(bound: Callable[[float], float], grid: npt.NDArray[np.float64], dip
 
 
 def _best(bound: Callable[[float], float], tried: list[float]) -> float:
-    """Of several values of c the best; of those as good as it, the smallest."""
+    """Return the value of c with the lowest bound; of equals, the smallest."""
     return min(tried, key=lambda c: (bound(c), c))
 
 
@@ -524,7 +504,7 @@ def score_error(scores: Tensor, attackers: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        (rounds,): the smallest ε′ with honest scores ≥ 1 − ε′ and attackers' ≤ −1 + ε′; NaN where a
+        (rounds,): the smallest ε′ with honest scores ≥ 1 − ε′ and attackers' ≤ −1 + ε′; NaN if a
         score is.
     """
     _check(scores, attackers)
@@ -538,13 +518,13 @@ def spread_and_margin(scores: Tensor, attackers: Tensor) -> tuple[Tensor, Tensor
     Parameters
     ----------
     scores, attackers
-        As for `score_error`; one client of each round is honest at least.
+        As for `score_error`; at least one client of each round is honest.
 
     Returns
     -------
     tuple of Tensor
         (rounds,) each: from the highest score of an honest client down to the lowest, and down to
-        the highest of an attacker, 2 where nobody attacks.
+        the highest of an attacker, 2 if nobody attacks.
     """
     _check(scores, attackers)
     if bool(attackers.all(1).any()):
@@ -557,19 +537,20 @@ def spread_and_margin(scores: Tensor, attackers: Tensor) -> tuple[Tensor, Tensor
 
 
 def holds_in_most(values: Tensor, share: float = 0.9) -> float:
-    """Give what holds in a share of rounds: the smallest value that so many do not exceed.
+    """Return what holds in a share of rounds: the smallest value that so many do not exceed.
 
     Parameters
     ----------
     values
-        One a round, such as from `score_error`; the negative of what should be large.
+        One per round, such as from `score_error`; negate what should be large.
     share
         Of rounds, from 0 to 1; 1 for all of them.
     """
     share = check_fraction("holds_in_most", "share", share)
     if values.ndim != 1 or len(values) == 0:
         raise InputError(
-            f"holds_in_most: give one number a round, of one round at least: {tuple(values.shape)}"
+            "holds_in_most: expected one number per round, of one round at least: "
+            f"{tuple(values.shape)}"
         )
     rank = math.ceil(share * len(values) - 1e-9)
     # Sorted, NaN comes last: a round without a number is one that is not good enough.
@@ -579,8 +560,8 @@ def holds_in_most(values: Tensor, share: float = 0.9) -> float:
 def _check(scores: Tensor, attackers: Tensor) -> None:
     if scores.ndim != 2 or scores.shape != attackers.shape or scores.shape[1] == 0:
         raise InputError(
-            "scores and attackers must be two tables of the same shape, a row a round and a column "
-            f"a client: {tuple(scores.shape)} and {tuple(attackers.shape)}"
+            "scores and attackers must have the same shape, one row per round and one column per "
+            f"client: {tuple(scores.shape)} and {tuple(attackers.shape)}"
         )
     if attackers.dtype != torch.bool or not scores.is_floating_point():
         raise InputError(

@@ -1,6 +1,6 @@
-"""Models and updates on disk: safetensors, mapped when read, replaced whole when written.
+"""Files: safetensors, mapped when read; everything replaced whole when written.
 
-Nothing here uses pickle: a client's file is hostile until shown otherwise.
+Nothing here uses pickle: a client's file may be hostile.
 """
 
 from __future__ import annotations
@@ -39,28 +39,23 @@ __all__ = [
 ]
 
 DESCRIPTION = "fedimmune"
-"""The one name in the metadata of files of our own."""
+"""The one name in the metadata of our own files."""
 _MOST_TENSORS = 100_000
 _MOST_HEADER = 16 * MIB
 _HEADER_BYTES, _HEADER_BYTES_PER_TENSOR = 64 << 10, 1 << 10
-"""A file that may have few tensors may have a short header only."""
+"""A file that may have few tensors may only have a short header."""
 _METADATA = "__metadata__"
 
 
 def load_mapped(path: str | os.PathLike[str], *, most: int = _MOST_TENSORS) -> dict[str, Tensor]:
     """Map a safetensors file: the tensors are views of the file, read from disk when touched.
 
-    Parameters
-    ----------
-    path
-        The file.
-    most
-        How many tensors it may have; a file with more is refused by its header.
+    A file with more than `most` tensors is refused by its header.
 
     Raises
     ------
     InputError
-        The file does not exist, is damaged or truncated, or is no safetensors file.
+        The file does not exist, is damaged or truncated, or is not a safetensors file.
     """
     path = Path(path)
     _read_header(path, most)
@@ -68,13 +63,13 @@ def load_mapped(path: str | os.PathLike[str], *, most: int = _MOST_TENSORS) -> d
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
-        # The last three: dtypes that the format knows and this PyTorch does not.
+        # The last three: dtypes that the format has and this PyTorch does not.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise InputError(f"cannot be read as safetensors: {reason} ({path})") from error
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read the text that a safetensors file carries beside its tensors.
+    """Read the text in a safetensors file's header.
 
     Raises
     ------
@@ -87,13 +82,10 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _read_header(path: Path, most: int) -> dict[str, Any]:
-    """Read what a safetensors file says of itself, which its length and limits are checked by.
-
-    Whoever opens the file next can rely on a header of a sensible size.
-    """
+    """Read a safetensors file's header, and check it against the file's length and the limits."""
     try:
         is_file, exists = path.is_file(), path.exists()
-    except OSError as error:  # a name too long, a circle of links
+    except OSError as error:  # too long a name, a circle of links
         raise InputError(f"cannot be read: {error.strerror} ({path})") from error
     if not is_file:
         problem = "is not a file" if exists else "no such file"
@@ -114,11 +106,11 @@ def _header(file: IO[bytes], size: int, most: int) -> dict[str, Any]:
     if length > longest:
         raise InputError(f"its header has {length:,} bytes, and at most {longest:,} are read")
     text = file.read(length)
-    # Counted before it is parsed: each takes some hundred bytes more then.
+    # Counted before it is parsed: parsed, each takes some hundred bytes more.
     count = text.count(b'"data_offsets"')
     header = read_json(text) if count <= most else {}
     if not isinstance(header, dict):
-        raise InputError("its header is no object")
+        raise InputError("its header is not an object")
     count = max(count, len(header) - (_METADATA in header))
     if count > most:
         raise InputError(f"it has {count:,} tensors, and at most {most:,} are read")
@@ -131,17 +123,10 @@ def _header(file: IO[bytes], size: int, most: int) -> dict[str, Any]:
 def write_described(
     tensors: Mapping[str, Tensor], path: str | os.PathLike[str], **about: Any
 ) -> None:
-    """Write a file of our own: tensors, what they are, and a digest of both.
+    """Write a file of our own, whole or not at all: tensors, what they are, and a digest of both.
 
-    Parameters
-    ----------
-    tensors
-        By name.
-    path
-        Where to; replaced whole or not at all.
-    about
-        Plain values; ``format`` says what kind of file it is, as ``fedimmune-KIND-VERSION``. A
-        number that is not finite becomes None.
+    `about` are plain values; ``format`` is the kind of file, ``fedimmune-KIND-VERSION``. A number
+    that is not finite becomes None.
     """
     write_atomically(tensors, path, described(tensors, **about))
 
@@ -149,16 +134,16 @@ def write_described(
 def read_described(
     path: str | os.PathLike[str], form: str, *, made_by: str = ""
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Map what `write_described` wrote, and give what it was told.
+    """Map what `write_described` wrote; return the tensors and what they are.
 
-    Nobody is kept from writing another digest to a changed file: it shows damage, not fraud.
+    The digest reveals damage, not fraud: anybody can write another one to a changed file.
 
     Parameters
     ----------
     path
         The file.
     form
-        What `format` has to be.
+        The expected `format`.
     made_by
         A command that makes such files.
 
@@ -177,11 +162,11 @@ def read_described(
     found = str(about.get("format", ""))
     if not found.startswith(f"fedimmune-{kind}-"):
         hint = f": `{made_by}` makes one" if made_by else ""
-        raise InputError(f"{path} is no {kind}{hint}")
+        raise InputError(f"{path} is not a {kind}{hint}")
     if found != form:
         raise InputError(
-            f"{path} is a {kind} of an unknown version ({found}); this product ({__version__}) "
-            f"reads {form}"
+            f"{path} is a {kind} of an unknown version ({found}); fedimmune {__version__} reads "
+            f"{form}"
         )
     if about.pop(_DIGEST, None) != _digest(tensors, about):
         raise InputError(f"the {kind} {path} is damaged: its content does not match its digest")
@@ -189,13 +174,7 @@ def read_described(
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what a file of our own says of itself, without a look at its tensors.
-
-    Returns
-    -------
-    dict
-        Empty if it says nothing of the kind.
-    """
+    """Read the description in a file of our own, without its tensors; empty if there is none."""
     about = _unpacked(read_metadata(path))
     about.pop(_DIGEST, None)
     return about
@@ -204,7 +183,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
 def described(tensors: Mapping[str, Tensor], **about: Any) -> dict[str, str]:
     """Pack plain values, and a digest of them and of tensors, into metadata of one name.
 
-    The format writes several names in any order; with one, equal contents have equal bytes.
+    Several names would be written in any order; with one, equal contents have equal bytes.
     """
     plain = _plain(about)
     return {DESCRIPTION: json.dumps({_DIGEST: _digest(tensors, plain), **plain})}
@@ -214,7 +193,7 @@ _DIGEST = "digest"
 
 
 def _unpacked(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Read what `described` packed; empty if there is nothing of the kind."""
+    """Read what `described` packed; empty if there is nothing."""
     try:
         found = read_json(metadata.get(DESCRIPTION, "{}"))
     except InputError as error:
@@ -233,7 +212,7 @@ def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Give what JSON knows: it has no number that is not finite."""
+    """Return what JSON can hold: it has no infinite numbers and no NaN."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -259,17 +238,11 @@ def write_atomically(
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with _replacing(path) as temporary:
         save_file(whole, temporary, metadata=dict(metadata) if metadata else None)
-        _read_header(Path(temporary), _MOST_TENSORS)  # what could not be read is not written
+        _read_header(Path(temporary), _MOST_TENSORS)  # do not write what cannot be read
 
 
 def write_text_atomically(text: str, path: str | os.PathLike[str]) -> None:
-    """Write a text file (UTF-8) so that `path` holds the old one or the whole new one.
-
-    Raises
-    ------
-    InputError
-        The folder does not exist or cannot be written.
-    """
+    """Write a text file (UTF-8) as `write_bytes_atomically` does."""
     write_bytes_atomically(text.encode(), path)
 
 
@@ -287,7 +260,7 @@ def write_bytes_atomically(content: bytes, path: str | os.PathLike[str]) -> None
 
 @contextmanager
 def _replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Name a file to be written, which then replaces `path`, or vanishes on an error."""
+    """Yield the name of a file to write, which then replaces `path`, or vanishes on an error."""
     path = writable(path)
     try:
         temporary = str(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
@@ -295,12 +268,12 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     try:
-        # A replaced file keeps its permissions; a new one gets what any new file gets here.
+        # A replaced file keeps its permissions; a new one gets those of any new file here.
         mode = os.stat(path if path.exists() else temporary).st_mode & 0o777
         os.close(handle)
         yield temporary
         _sync(temporary)
-        os.chmod(temporary, mode)  # whoever wrote may have made a file of its own
+        os.chmod(temporary, mode)  # the writer may have made another file
         os.replace(temporary, path)
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         raise InputError(f"cannot write {path}: {error}") from error
@@ -310,12 +283,12 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def writable(path: str | os.PathLike[str]) -> Path:
-    """Give the place that a new file at `path` will have, links followed.
+    """Return the real path of a file to be written, links followed.
 
     Raises
     ------
     InputError
-        No file can be written there: there is no such folder, or something that is no file.
+        No file can be written there: the folder is missing, or something else is in the place.
     """
     place = Path(os.path.realpath(path))
     try:
@@ -327,7 +300,7 @@ def writable(path: str | os.PathLike[str]) -> Path:
     if not has_folder:
         raise InputError(f"cannot write {path}: there is no folder {place.parent}")
     if exists and not is_file:
-        kind = "a folder" if place.is_dir() else "no ordinary file"
+        kind = "a folder" if place.is_dir() else "not an ordinary file"
         raise InputError(f"cannot write {path}: it is {kind}")
     return place
 

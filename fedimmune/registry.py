@@ -1,4 +1,4 @@
-"""Things that users name: rules, attacks, tasks, partitions. One guarded list of names per kind."""
+"""Components by name: rules, attacks, tasks, partitions. One guarded registry per kind."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Configurable", "Registry", "make", "meant", "names_code", "never_imp
 
 
 class Configurable:
-    """Something with a name, a line about itself, and keyword-only parameters."""
+    """Something with a name, a summary, and keyword-only parameters."""
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    """Other names that it is known by; a subclass does not inherit them."""
+    """Other names; a subclass does not inherit them."""
     summary: ClassVar[str]
     """One line for lists."""
     symbols: ClassVar[Mapping[str, str]] = {}
     """What the paper calls each parameter."""
     shared: ClassVar[frozenset[str]] = frozenset()
-    """Parameters that all of its kind have, and that go without saying at their defaults."""
+    """Parameters that all of its kind have, and that are not shown at their defaults."""
     places: ClassVar[frozenset[str]] = frozenset()
-    """Parameters that say where something is; another one must say what it is."""
+    """Parameters that are file locations; another one must identify the content."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -40,7 +40,7 @@ class Configurable:
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """Give the parameters with their defaults, those that a base class takes last."""
+        """Return the parameters with their defaults, those of base classes last."""
         known = _PARAMETERS.get(cls)
         if known is None:
             known = _PARAMETERS[cls] = {}
@@ -48,14 +48,14 @@ class Configurable:
                 accepted = list(inspect.signature(place).parameters.values())
                 named = [each for each in accepted if each.kind is not each.VAR_KEYWORD]
                 known |= {each.name: each.default for each in named if each.name not in known}
-                if len(named) == len(accepted):  # it hands nothing on to the next
+                if len(named) == len(accepted):  # it passes nothing on to the next
                     break
         return dict(known)
 
     def told(self) -> list[str]:
-        """Name the parameters that say how to make it again.
+        """Return the names of the parameters to make it again with.
 
-        Those that all of its kind share are left out as long as they have their defaults.
+        Those that all of its kind share are left out at their defaults.
         """
         return [
             name
@@ -69,27 +69,26 @@ class Configurable:
 
 
 _PARAMETERS: WeakKeyDictionary[type[Configurable], dict[str, Any]] = WeakKeyDictionary()
-"""Looked up once: a grid of scenarios asks thousands of times, and looking is slow."""
+"""Cached: a grid of scenarios asks thousands of times, and inspecting is slow."""
 
 
 T = TypeVar("T", bound=Configurable)
 
 
 class Registry(Generic[T]):
-    """Classes by name; unknown and double names are refused with a message that helps.
+    """Classes by name; unknown and duplicate names are refused with a helpful message.
 
     Parameters
     ----------
     noun
         What its members are called in messages, such as "rule".
     members
-        Classes that are there from the start.
+        Classes that are registered from the start.
     base
-        What all of them are subclasses of. If it is given, users' own classes can be named too,
-        as ``package.module:Name``.
+        Their base class. With it, users' own classes can be named too, as ``package.module:Name``.
     homes
-        Modules whose classes with a `name` of their own are members; all modules of a package.
-        They are imported when the first name is looked up.
+        Modules, or packages of modules, whose classes with a `name` of their own are members. They
+        are imported when the first name is looked up.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Registry(Generic[T]):
             self.register(member)
 
     def register(self, member: type[T]) -> type[T]:
-        """Add a class, under its `name`; also usable as a decorator."""
+        """Add a class under its `name`; also usable as a decorator."""
         self._discover()
         if inspect.isabstract(member):
             raise ParameterError(f"{member.__name__} is abstract and cannot be registered")
@@ -130,8 +129,8 @@ class Registry(Generic[T]):
         Raises
         ------
         ParameterError
-            There is none of that name; the message names the nearest, or all if none is near. Or
-            what is named cannot be imported, or is not what it has to be.
+            There is none of that name (the message suggests the nearest, or lists all), or it
+            cannot be imported, or is not such a class.
         """
         if self._base is not None and names_code(name):
             return self._imported(name, self._base)
@@ -145,7 +144,7 @@ class Registry(Generic[T]):
             raise ParameterError(f"there is no {self._noun} {name!r}; {hint}") from None
 
     def known(self, name: str) -> type[T] | None:
-        """Find a class as `find` does, but import nobody's code: None if it is not there yet."""
+        """Find a class as `find` does, but import no user's code: None if it is not loaded yet."""
         self._discover()
         if not names_code(name):
             return self._members.get(self._aliases.get(name, name))
@@ -155,7 +154,7 @@ class Registry(Generic[T]):
         return cast("type[T]", found) if right else None
 
     def resolve(self, name: str) -> str:
-        """Return the name that an alias stands for; any other name is returned as it is."""
+        """Return the name that an alias stands for; any other name as it is."""
         self._discover()
         return self._aliases.get(name, name)
 
@@ -181,11 +180,11 @@ class Registry(Generic[T]):
         raise AttributeError(f"fedimmune.{self._noun}s has no {name!r}")
 
     def _discover(self) -> None:
-        homes, self._homes = self._homes, ()  # first, because to register looks here too
+        homes, self._homes = self._homes, ()  # first, because `register` calls this too
         try:
             modules = [module for home in homes for module in _modules(home)]
         except BaseException:
-            self._homes = homes  # the next who asks is told the same
+            self._homes = homes  # the next call fails the same way
             raise
         for module in modules:
             for member in vars(module).values():
@@ -214,7 +213,7 @@ class Registry(Generic[T]):
             raise ParameterError(f"{said}: {module_name!r} has no {attribute!r}")
         if not (inspect.isclass(found) and issubclass(found, base)):
             public = f"fedimmune.{self._noun}s.{base.__name__}"
-            raise ParameterError(f"{said} is no subclass of {public}")
+            raise ParameterError(f"{said} is not a subclass of {public}")
         member = cast("type[T]", found)
         if inspect.isabstract(member):
             missing = ", ".join(sorted(getattr(member, "__abstractmethods__", ())))
@@ -243,13 +242,13 @@ _BARRED: set[str] = set()
 
 
 def never_import_from(folder: str | os.PathLike[str]) -> None:
-    """Keep a folder that a stranger may have filled out of where users' classes are found."""
+    """Never look for users' classes in a folder that a stranger may have filled."""
     _BARRED.add(os.path.realpath(folder))
 
 
 @contextmanager
 def _import_places() -> Iterator[None]:
-    """Look for modules where the user is too, as `python -m` does, but in no barred folder."""
+    """Also look for modules in the current folder, as `python -m` does, but in no barred one."""
     here = os.getcwd()
     if here not in sys.path and os.path.realpath(here) not in _BARRED:
         sys.path.append(here)
@@ -262,7 +261,7 @@ def _import_places() -> Iterator[None]:
 
 
 def make(member: type[T], parameters: Mapping[str, Any]) -> T:
-    """Call a class with parameters, having refused those that it has not."""
+    """Call a class with parameters; those that it does not have are refused."""
     accepted = member.parameters()
     for parameter in parameters:
         if parameter not in accepted:
@@ -276,6 +275,6 @@ def make(member: type[T], parameters: Mapping[str, Any]) -> T:
 
 
 def meant(name: object, known: Iterable[str], else_say: str) -> str:
-    """Ask whether the nearest of the known names was meant; if none is near, say something else."""
+    """Ask whether the nearest of the known names was meant; if none is near, return `else_say`."""
     near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.7)
     return f"did you mean {near[0]!r}?" if near else else_say

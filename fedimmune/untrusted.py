@@ -1,4 +1,4 @@
-"""What a stranger may have written: read within limits, and shown without its control characters.
+"""What strangers may have written: read within limits, and shown without control characters.
 
 The limits are listed in docs/limits.md.
 """
@@ -36,18 +36,17 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     """
     try:
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"cannot read {path}: it is not a file")
-        if found.st_size <= most:
+        is_file, content = stat.S_ISREG(found.st_mode), b""
+        if is_file and found.st_size <= most:
             with open(path, "rb") as file:
                 content = file.read(most + 1)
-            if len(content) <= most:
-                return content
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
-    raise InputError(f"cannot read {path}: it has more than {most:,} bytes")
+    if not is_file:
+        raise InputError(f"cannot read {path}: it is not a file")
+    if max(found.st_size, len(content)) > most:
+        raise InputError(f"cannot read {path}: it has more than {most:,} bytes")
+    return content
 
 
 def read_json(text: str | bytes) -> Any:
@@ -56,7 +55,7 @@ def read_json(text: str | bytes) -> Any:
     Raises
     ------
     InputError
-        It is no JSON, is nested too deeply, has a name twice in one object, or holds numbers that
+        It is not JSON, is nested too deeply, has a name twice in one object, or holds numbers that
         are not finite or have more than 64 bits.
     """
     try:
@@ -64,7 +63,7 @@ def read_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
-        raise InputError(f"is no valid JSON: {error}") from error
+        raise InputError(f"is not valid JSON: {error}") from error
     _check_plain(found)
     return found
 
@@ -75,7 +74,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     InputError
-        It cannot be read, or is no such TOML; the message names it.
+        It cannot be read, or is not such TOML; the message names it.
     """
     content = read_bytes(path, _MOST_TOML)
     try:
@@ -86,13 +85,13 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path} {error}") from error
     except ValueError as error:
-        raise InputError(f"{path} is no TOML: {error}") from error
+        raise InputError(f"{path} is not TOML: {error}") from error
     return found
 
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Say of whatever is found wrong within that this is what is damaged."""
+    """Report whatever is found wrong within as damage of this."""
     try:
         yield
     except ValueError as error:  # ours, pydantic's and Python's own
@@ -100,7 +99,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def first_problem(error: Exception) -> str:
-    """Say in one line what is wrong; of what pydantic found, the first."""
+    """Word in one line what is wrong; of pydantic's findings, the first."""
     from pydantic import ValidationError  # noqa: PLC0415 (slow: only when something is wrong)
 
     if isinstance(error, ValidationError):
@@ -113,10 +112,10 @@ def first_problem(error: Exception) -> str:
 
 
 def printable(text: object) -> str:
-    """Give text with everything escaped that a terminal would not just show.
+    """Return text with everything escaped that a terminal would not just show.
 
-    Control characters move the cursor and change colors, and marks of direction let text read
-    backwards: a client's id could forge a line.
+    Control characters move the cursor and change colors, and direction marks reverse text: a
+    client's id could forge a line.
     """
     found = str(text)
     if found.isprintable():
@@ -125,7 +124,7 @@ def printable(text: object) -> str:
 
 
 def _check_plain(value: Any) -> None:
-    """Look at everything within a parsed value, level by level."""
+    """Check everything within a parsed value, level by level."""
     level = [value]
     for _ in range(_MOST_DEPTH):
         below: list[Any] = []
@@ -149,7 +148,7 @@ def _too_deep() -> InputError:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

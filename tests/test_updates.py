@@ -32,11 +32,11 @@ def reasons(clients: Any, **options: Any) -> dict[Any, str]:
         ({"w": W, "b": torch.ones(1)}, "layer 'b' has shape (1,), expected (3,)"),
         ({"w": W.long(), "b": W[0]}, "layer 'w' holds int64, expected float32"),
         ({"w": W.to(torch.complex64), "b": W[0]}, "layer 'w' holds complex64, expected float32"),
-        ({"w": W, "b": "text"}, "layer 'b' is no dense tensor but str"),
-        ({"w": W, 3: W[0]}, "has a layer whose name is no text: 3"),
-        ({"w": W.to_sparse(), "b": W[0]}, "layer 'w' is no dense tensor but Tensor"),
+        ({"w": W, "b": "text"}, "layer 'b' is not a dense tensor but str"),
+        ({"w": W, 3: W[0]}, "has a layer whose name is not text: 3"),
+        ({"w": W.to_sparse(), "b": W[0]}, "layer 'w' is not a dense tensor but Tensor"),
         ({}, "is empty: it holds no layers"),
-        (None, "is no state dict but NoneType"),
+        (None, "is not a state dict but NoneType"),
     ],
 )
 def test_each_fault_has_its_reason(bad: Any, reason: str) -> None:

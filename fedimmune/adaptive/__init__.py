@@ -23,7 +23,7 @@ _HOMES = {
     "Recording": "fedimmune.adaptive.recordings",
     "patch": "fedimmune.adaptive.patching",
     "read_recordings": "fedimmune.adaptive.recordings",
-    # To rehearse is to simulate, and simulations know of the learned rule: so only when asked for.
+    # Rehearsals are simulations, and those import the learned rule: so only when asked for.
     "rehearse": "fedimmune.simulation.rehearsal",
     "train": "fedimmune.adaptive.training",
 }
@@ -32,7 +32,7 @@ __all__ = [*_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only when it is asked for."""
+    """Import a name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

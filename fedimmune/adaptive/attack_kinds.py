@@ -1,10 +1,10 @@
-"""Which kind of attack a suspected client carries out: a small classifier beside the defense.
+"""Which kind of attack a suspected client carries out: a second, small classifier.
 
-It reads what the form reads of a client, but for lengths: how long updates are depends on how long
-clients train, which a rehearsal cannot know. It has learned the kinds that were rehearsed, and as
-*unknown* attacks that were made up (`inventing`). Its confidence is calibrated on the run kept
-apart: all logits are divided by the temperature that makes that run most likely (Guo et al., *On
-Calibration of Modern Neural Networks*, 2017).
+It reads what the form reads of a client, except lengths: how long updates are depends on how long
+clients train, which a rehearsal cannot know. It has learned the kinds that were rehearsed and, as
+*unknown*, synthetic attacks. Its confidence is calibrated on the held-out run: all logits are
+divided by the temperature that makes that run most likely (Guo et al., *On Calibration of Modern
+Neural Networks*, 2017).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DECAY = 1e-2
 _NOISE = 0.3
 """Added to the features in training, in units of their spread: real rounds are not rehearsals."""
 _COPIES = 2
-"""How many invented rounds there are for each rehearsed one."""
+"""Number of synthetic rounds for each rehearsed one."""
 _TEMPERATURES = torch.logspace(-1, 2, 61, dtype=torch.float64)
 
 
@@ -41,7 +41,7 @@ class Kinds(nn.Module):
     Parameters
     ----------
     names
-        The kinds it can tell; what is none of them is unknown.
+        The kinds it can tell; anything else is unknown.
     features
         How many numbers describe a client.
     """
@@ -61,7 +61,7 @@ class Kinds(nn.Module):
         )
 
     def forward(self, described: Tensor) -> Tensor:
-        """Give logarithms of the kinds' probabilities, the last being that of unknown."""
+        """Return logarithms of the kinds' probabilities, the last being that of unknown."""
         logits = self.network((described - self.mean) / self.spread) / self.temperature
         return torch.log_softmax(logits, -1)
 
@@ -98,37 +98,25 @@ def learn_kinds(
     *,
     seed: int,
 ) -> Kinds | None:
-    """Train a classifier on the attackers of recordings, and calibrate it on others.
+    """Train a classifier on the attackers of recordings, and calibrate it on those of another run.
 
-    Parameters
-    ----------
-    form
-        What describes clients; it has learned already.
-    to_train, to_validate
-        Recordings of different runs.
-    seed
-        Random seed.
-
-    Returns
-    -------
-    Kinds or None
-        None if nobody attacks in the recordings.
+    Clients are described by `form`, which is trained already. None if nobody attacks.
     """
     names = sorted({each.about.attack for each in to_train} - {"none"})
     if not names:
         return None
     if UNKNOWN in names:
-        raise InputError(f"an attack cannot be called {UNKNOWN!r}: that is what no name fits")
+        raise InputError(f"an attack cannot be called {UNKNOWN!r}: that is for all others")
     random = torch.Generator().manual_seed(seed)
     known = _attackers(form, to_train, names, random)
-    apart = _attackers(form, to_validate, names, random)
+    held_out = _attackers(form, to_validate, names, random)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         kinds = Kinds(names, known.described.shape[1]).double()
     kinds.mean.copy_(known.described.mean(0))
     kinds.spread.copy_(known.described.std(0).clamp(min=1e-3))
     _fit(kinds, known, random)
-    _calibrate(kinds, apart)
+    _calibrate(kinds, held_out)
     return kinds.eval()
 
 
@@ -147,22 +135,22 @@ def _fit(kinds: Kinds, known: _Seen, random: torch.Generator) -> None:
 
 
 @torch.no_grad()
-def _calibrate(kinds: Kinds, apart: _Seen) -> None:
-    """Find the temperature under which the kinds of attackers kept apart are most likely."""
-    if not len(apart.kinds):
+def _calibrate(kinds: Kinds, held_out: _Seen) -> None:
+    """Find the temperature under which the kinds of held-out attackers are most likely."""
+    if not len(held_out.kinds):
         return
     kinds.eval()
-    logits = kinds(apart.described)
-    weights = _even(apart.kinds, len(kinds.names))
+    logits = kinds(held_out.described)
+    weights = _even(held_out.kinds, len(kinds.names))
     losses = [
-        nn.functional.cross_entropy(logits / temperature, apart.kinds, weight=weights)
+        nn.functional.cross_entropy(logits / temperature, held_out.kinds, weight=weights)
         for temperature in _TEMPERATURES
     ]
     kinds.temperature.copy_(_TEMPERATURES[int(torch.stack(losses).argmin())])
 
 
 def _even(kinds: Tensor, count: int) -> Tensor:
-    """Weights under which all kinds that are there count alike."""
+    """Return weights under which all kinds that occur count alike."""
     return 1 / torch.bincount(kinds, minlength=count).clamp(min=1).double()
 
 
@@ -173,7 +161,7 @@ def _attackers(
     names: Sequence[str],
     random: torch.Generator,
 ) -> _Seen:
-    """Describe the attackers of recordings, and of rounds invented from them."""
+    """Describe the attackers of recordings, and of synthetic rounds made from them."""
     described: list[Tensor] = []
     kinds: list[Tensor] = []
     for recording in recordings:
@@ -185,7 +173,7 @@ def _attackers(
         kinds.append(torch.full((len(described[-1]),), names.index(recording.about.attack)))
         for _ in range(_COPIES):
             seen, accused = _described(form, invent(grams, attackers, random))
-            # Only suspects are ever asked for their kind.
+            # Only suspects are ever classified.
             described.append(seen[attackers & accused])
             kinds.append(torch.full((len(described[-1]),), len(names)))
     if not described:
@@ -194,7 +182,7 @@ def _attackers(
 
 
 def _described(form: AttentionModel, grams: Tensor) -> tuple[Tensor, Tensor]:
-    """Give what the form sees of the clients beside its last estimate, and who has no weight."""
+    """Return what the form sees of the clients and its last estimate, and who has no weight."""
     inputs = form.prepare(grams)
     weighed = form(inputs)
     estimate = form.estimate(inputs, weighed.shares)

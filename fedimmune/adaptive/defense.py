@@ -1,4 +1,4 @@
-"""A defense: the trained network in its file, with everything there is to know about it.
+"""A defense: the trained network, and the file with everything there is to know about it.
 
 One safetensors file: weights as tensors, the rest as JSON in its metadata. No pickle anywhere.
 """
@@ -30,12 +30,12 @@ __all__ = ["Ancestor", "Defense", "DefenseAbout", "Judged", "make_form"]
 
 _FORMAT = "fedimmune-defense-3"
 _KINDS = "kinds/"
-"""What the names of the classifier's tensors begin with."""
+"""Prefix of the names of the classifier's tensors."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a defense thinks of the clients of one round.
+    """How a defense judges the clients of one round.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Judged:
 
 
 class Defense:
-    """A form that has learned, and what it was made for.
+    """A trained form, and what it was made for.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ class Defense:
     digest
         Of its file; empty if it has none yet.
     replay
-        A sample of what it was made from, to learn again with a patch.
+        A sample of what it was made from, to be trained on again in a patch.
     kinds
         Tells kinds of attack apart; None if it knows none.
     curve
-        The learning curve of a training that has just ended; empty for a defense from its file.
+        The learning curve of a training that has just ended; empty for a defense from a file.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Defense:
         kinds: Kinds | None = None,
         curve: Sequence[Epoch] = (),
     ) -> None:
-        # The network is tiny: at use it can afford to be exact in the order of the clients.
+        # In float64 the order of the clients does not matter, and the network is small enough.
         self.form, self.about, self.digest = form.double().eval(), about, digest
         self.replay = replay or Split()
         self.kinds, self.curve = kinds, tuple(curve)
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Names of what it compares clients with besides each other: ``anchor``, or nothing."""
+        """What it compares clients with besides each other: ``anchor``, or nothing."""
         return self.form.references
 
     def describe(self) -> list[tuple[str, str]]:
@@ -129,7 +129,7 @@ class Defense:
         elif other:
             name = other[0]
             what = f"has {name!r} of shape {(*layers[name],)}, not {wanted[name]}"
-            advice += ", or say that shapes may differ (any_shape=True, --set any_shape=true)"
+            advice += ", or allow other shapes (any_shape=True, --set any_shape=true)"
         else:
             return
         raise InputError(
@@ -139,7 +139,7 @@ class Defense:
 
     @torch.no_grad()
     def judge(self, grams: Tensor, evidence: Tensor | None = None) -> Judged:
-        """Weigh the clients of one round, and tell suspects' kinds.
+        """Weigh the clients of one round, and classify suspects.
 
         Parameters
         ----------
@@ -158,20 +158,20 @@ class Defense:
         return Judged(weights, scores, self.kinds(seen)[0])
 
     def weigh(self, grams: Tensor, evidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return weights and scores of one round's clients alone; see `judge`."""
+        """Return only the weights and scores of `judge`."""
         judged = self.judge(grams, evidence)
         return judged.weights, judged.scores
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; it is replaced whole or not at all.
 
-        After a training, the learning curve goes into FILE.curve.csv, first.
+        After training, the learning curve is written to FILE.curve.csv first.
         """
         if self.curve:
             lines = [f"{e.number},{e.training:.6g},{e.validation:.6g}" for e in self.curve]
             text = "\n".join(["epoch,training,validation", *lines]) + "\n"
             write_text_atomically(text, f"{os.fspath(path)}.curve.csv")
-        # A shared encoder is there twice by name, and the format has no shared tensors.
+        # A shared encoder has two names, and the format has no shared tensors.
         tensors = {name: tensor.clone() for name, tensor in self.form.state_dict().items()}
         about = self.about.model_dump(mode="json")
         replayed, replay = pack(self.replay, self.about.layers)
@@ -189,17 +189,16 @@ class Defense:
         Raises
         ------
         InputError
-            There is no such file, it is damaged, no defense, or of an unknown version.
+            There is no such file, or it is damaged, not a defense, or of an unknown version.
         """
         tensors, description = read_described(path, _FORMAT, made_by="fedimmune train")
-        parts: dict[str, dict[str, Tensor]] = {"": {}, PREFIX: {}, _KINDS: {}}
+        parts: dict[str, dict[str, Tensor]] = {PREFIX: {}, _KINDS: {}, "": {}}
         for name, tensor in tensors.items():
-            of = next((prefix for prefix in (PREFIX, _KINDS) if name.startswith(prefix)), "")
-            parts[of][name] = tensor
+            parts[next(prefix for prefix in parts if name.startswith(prefix))][name] = tensor
         with naming(f"the defense {path}"):
             about = DefenseAbout.model_validate(description.get("about"))
             form = with_tensors(lambda: make_form(about.form, about.settings), parts[""])
-            # As they were understood: true may have been written as text.
+            # As they were parsed: true may have been written as text.
             about = about.model_copy(update={"settings": form.settings.model_dump()})
             if about.settings["layers"] != len(about.layers):
                 raise InputError(
@@ -220,7 +219,7 @@ def _read_kinds(names: object, tensors: dict[str, Tensor], form: AttentionModel)
     kinds = Kinds.from_tensors(names, plain)
     if len(kinds.mean) != form.described_by:
         raise InputError(
-            f"it tells kinds of attack apart by {len(kinds.mean)} numbers, and its network gives "
+            f"it tells kinds of attack apart by {len(kinds.mean)} numbers, and its network has "
             f"{form.described_by}"
         )
     return kinds

@@ -1,4 +1,4 @@
-"""What a defense's file says of the defense: what it was made for and from, how it came out."""
+"""What a defense's file says about it: what it was made for and from, and how it came out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedimmune.adaptive.models.base import MOST_VALUE
 __all__ = ["FIGURES", "Ancestor", "DefenseAbout", "Epoch", "Outcome"]
 
 FIGURES = ("accuracy", "exact", "benign_kept", "attacker_weight")
-"""What is known of each point; the first chooses."""
+"""What is measured of each point of a search; the first decides."""
 
 _TOLD = {
     *("task", "layers", "form", "settings", "memory", "attacks", "training", "recordings"),
     *("version", "lineage", "searched", "validation"),
 }
-"""Fields that `describe` words itself, and the validation, which is a table of its own."""
+"""Fields that `describe` words itself, and the validation, which has its own table."""
 
 _LONGEST = 60
 
 
 def _check_figures(row: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a row of a validation table that no table could show; further columns may be there."""
+    """Refuse a row of a validation table that cannot be shown; further columns are allowed."""
     for name in ("attackers", "clients", "rounds"):
         if type(row.get(name)) is not int or row[name] < 0:
             raise ValueError(f"{name} must be a number of things: {row.get(name)!r}")
@@ -54,8 +54,8 @@ class Epoch:
     number
         From 1.
     training, validation
-        Mean loss on the rounds to train on (before each step) and, as `Form.choosing_loss` has it,
-        on those held out.
+        Mean loss on the rounds to train on (before each step) and, by
+        `AttentionModel.choosing_loss`, on those held out.
     """
 
     number: int
@@ -87,7 +87,7 @@ class Outcome(BaseModel):
 
 
 def _check_search(searched: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what a search does not leave; nothing at all is fine."""
+    """Refuse what no search writes; nothing at all is fine."""
     if searched:
         found = _Searched.model_validate(searched)
         for point in (*(one.settings for one in found.points), found.best):
@@ -106,7 +106,7 @@ class _Searched(BaseModel):
 
 
 class Ancestor(BaseModel):
-    """A defense that another was made of by a patch.
+    """A defense that was patched into another.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Ancestor(BaseModel):
     attacks
         The kinds that it had seen.
     version
-        Of the product that made it.
+        Of fedimmune that made it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -150,7 +150,7 @@ class DefenseAbout(BaseModel):
         What its settings were chosen from, and how each choice came out; empty if nothing was
         searched. See `fedimmune.adaptive.sweep`.
     version
-        Of the product that made it.
+        Of fedimmune that made it.
     lineage
         What it was patched from, oldest first; empty if it was made anew.
     """
@@ -171,7 +171,7 @@ class DefenseAbout(BaseModel):
     lineage: tuple[Ancestor, ...] = ()
 
     def describe(self) -> list[tuple[str, str]]:
-        """Return all there is to know, as names and values; fields not known here come last."""
+        """Return all there is to know, as names and values; unknown fields come last."""
         anchored = "yes" if self.settings.get("anchor") else "no"
         facts = [
             ("made for", f"{self.task} ({len(self.layers)} layers)"),

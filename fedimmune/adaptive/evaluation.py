@@ -1,7 +1,4 @@
-"""What the scores of a defense promise: their error on rehearsals, and the bound that follows.
-
-See `fedimmune.bounds` and docs/theory.md.
-"""
+"""How good a defense is on rehearsals, and what its scores promise (`fedimmune.bounds`)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from torch import Tensor
 
 from fedimmune import bounds
 from fedimmune.adaptive.defense import Defense
-from fedimmune.adaptive.models.base import FormSettings
+from fedimmune.adaptive.models.base import FormSettings, ideal_weights
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import ParameterError
 
@@ -21,25 +18,18 @@ __all__ = ["detection", "promises", "validate"]
 
 
 def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[str, Any]:
-    """Measure the score error of rounds, and say what it promises.
+    """Measure the error of the last pass's scores, (rounds, n), and what follows from it.
 
-    Parameters
-    ----------
-    scores
-        Of the last pass, (rounds, n).
-    attackers
-        Who attacks, (rounds, n), equally many in all rounds.
-    settings
-        Of the form.
+    Equally many clients attack in all rounds.
 
     Returns
     -------
     dict
-        What half of the rounds keep within: ``score_error``, ε′, and ``score_error_most``, which
-        nine of ten do; ``bound``, the largest error of the result that ε′ allows, in lengths of the
-        longest update; ``bound_by_spread``, the same by how far honest clients' scores lie apart
-        and above the attackers', for the softmax sees no more than such differences. Bounds are
-        None where c is too large to compute them.
+        ``score_error``, the ε′ that half of the rounds keep within, and ``score_error_most``, nine
+        of ten; ``bound``, the largest error of the result that ε′ allows in half of the rounds, in
+        lengths of the longest update; ``bound_by_spread``, the same by how far honest clients'
+        scores differ and exceed the attackers', because the softmax sees only such differences.
+        Bounds are None if c is too large to compute them.
     """
     error = bounds.score_error(scores, attackers)
     found: dict[str, Any] = {
@@ -48,12 +38,8 @@ def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[
         "bound": None,
         "bound_by_spread": None,
     }
-    setting: dict[str, Any] = {
-        "n": attackers.shape[1],
-        "m": int(attackers[0].sum()),
-        "c": settings.c,
-        "eps": settings.eps,
-    }
+    n, m = attackers.shape[1], int(attackers[0].sum())
+    setting: dict[str, Any] = {"n": n, "m": m, "c": settings.c, "eps": settings.eps}
     spread, margin = (each.tolist() for each in bounds.spread_and_margin(scores, attackers))
     try:
         by_error = [bounds.error_bound(each, **setting) for each in error.tolist()]
@@ -77,10 +63,9 @@ def validate(defense: Defense, recordings: Sequence[Recording]) -> list[dict[str
         A row for each attack and number of attackers: ``attacker_weight``, the share of weight that
         attackers get; ``benign_kept``, the share of honest clients with a weight; ``accuracy``, the
         share of clients who rightly have one or rightly have none; ``exact``, the share of rounds
-        in which just the honest have one; ``auroc``; ``over_half``, the share of rounds in which
-        attackers get more than half; the distance to the robust mean, relative to its length,
-        beside that of the plain ``mean`` and the ``median``; and what the scores promise, see
-        `fedimmune.adaptive.evaluation`.
+        in which only the honest have one; ``auroc``; ``over_half``, the share of rounds in which
+        attackers get more than half; ``distance`` to the robust mean, relative to its length, and
+        those of the plain mean and the median; and the `promises`.
     """
     groups: dict[tuple[str, int, int], list[Recording]] = {}
     for recording in recordings:
@@ -109,7 +94,7 @@ def _figures(defense: Defense, recordings: Sequence[Recording]) -> dict[str, Any
 def detection(weights: Tensor, attackers: Tensor) -> dict[str, Tensor]:
     """Measure how weights, (rounds, n), tell attackers from honest clients, round by round.
 
-    NaN where a figure has no sense.
+    NaN if a figure makes no sense.
     """
     kept = weights > 0
     share = (weights * attackers).sum(1)
@@ -126,15 +111,14 @@ def detection(weights: Tensor, attackers: Tensor) -> dict[str, Tensor]:
 
 
 def _rounds(defense: Defense, recording: Recording) -> Mapping[str, Tensor]:
-    """Measure each round of a recording; NaN where a figure has no sense."""
+    """Measure each round of a recording; NaN if a figure makes no sense."""
     attackers = recording.attackers
     n = attackers.shape[1]
     grams = recording.grams_with(*defense.references)
     weighed = defense.form(defense.form.prepare(grams))
     weights = weighed.shares
     grams = recording.grams_with().sum(1)
-    benign = (~attackers).double()
-    wanted = benign / benign.sum(1, keepdim=True)
+    wanted = ideal_weights(attackers, torch.float64)
     length = _length(grams, wanted)
     return detection(weights, attackers) | {
         "scores": weighed.scores[-1],
@@ -145,12 +129,12 @@ def _rounds(defense: Defense, recording: Recording) -> Mapping[str, Tensor]:
 
 
 def _length(grams: Tensor, weights: Tensor) -> Tensor:
-    """‖Σ wᵢxᵢ‖ over all layers, one a round."""
+    """Return ‖Σ wᵢxᵢ‖ over all layers, one per round."""
     return torch.einsum("bi,bij,bj->b", weights, grams, weights).clamp(min=0).sqrt()
 
 
 def _auroc(weights: Tensor, attackers: Tensor) -> Tensor:
-    """How often an attacker has less weight than an honest client, ties counted half."""
+    """Share of (attacker, honest) pairs in which the attacker has less weight; ties count half."""
     less = weights[:, :, None] < weights[:, None, :]
     equal = weights[:, :, None] == weights[:, None, :]
     pairs = attackers[:, :, None] & ~attackers[:, None, :]

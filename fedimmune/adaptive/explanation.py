@@ -1,9 +1,9 @@
-"""Importance: which layers, and what about them, a defense looks at.
+"""What a defense looks at, and why it gave a client its score.
 
-Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021, measure feature i
-by imptz(i) = Σⱼ |Wᵢⱼ| over the first layer of the key's encoder, and sum it up by layer of the
-model to find the traits of an attack. That is what is done here for their form; the relational form
-reads a client in two parts, alone and against the estimate, and both are added up.
+Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021, measure the
+importance of feature i by imptz(i) = Σⱼ |Wᵢⱼ| over the first layer of the key's encoder, and sum it
+up by layer of the model. So it is done here for their form; the relational form reads a client in
+two parts, alone and against the estimate, and both are added up.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ __all__ = ["Explanation", "Importance", "LayerBlame", "Standing", "explain", "im
 
 @dataclass(frozen=True)
 class Importance:
-    """How much a defense makes of what it is told.
+    """How strongly a defense reacts to its features.
 
-    Features are not brought to a common unit, as in the paper: it says how strongly the network
-    reacts to a feature, not how often the feature differs.
+    As in the paper, features have no common unit: it does not say how much they vary.
 
     Parameters
     ----------
@@ -64,18 +63,18 @@ def importance_of(defense: Defense) -> Importance:
 
 
 _EXACT_LAYERS = 10
-"""With so many layers at most, all sets of layers are tried; else orders of them are drawn."""
+"""Up to this many layers all sets of layers are tried; beyond, orders of them are drawn."""
 _ORDERS, _FEW_ORDERS = 32, 8
-"""So many orders; few where a round has many clients and layers and each takes seconds."""
+"""Number of orders; few if a round has more than `_LARGE` inner products and takes seconds."""
 _LARGE = 200_000
 _BATCH_VALUES = 4_000_000
-"""So many inner products are weighed at a time."""
+"""Number of inner products that are weighed at a time."""
 _RELATIVE_ZERO = 1e-10
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What the defense makes of a client: its score, from −1 to 1, and its weight."""
+    """A client's score, from −1 to 1, and its weight."""
 
     score: float
     weight: float
@@ -91,12 +90,12 @@ class LayerBlame:
         Its name.
     blame
         By how much the client's own update of this layer lowers the score, averaged over all
-        orders in which its layers could be put right (the Shapley value): with the other layers'
-        blame it adds up to the whole difference to an ordinary client.
+        orders in which its layers could be corrected (the Shapley value). The layers' blame adds
+        up to the whole difference to an ordinary client.
     put_right
-        Had the client been ordinary in this layer.
+        If the client had been ordinary in this layer.
     alone
-        Had it been ordinary in all others.
+        If it had been ordinary in all others.
     """
 
     layer: str
@@ -107,7 +106,7 @@ class LayerBlame:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a client has its score, memory left aside.
+    """Why a client has its score, without memory.
 
     Parameters
     ----------
@@ -116,15 +115,15 @@ class Explanation:
     stand_in
         The client that it is compared with.
     found
-        What the round alone says of the client.
+        By this round alone.
     ordinary
-        Had it been ordinary in all layers.
+        If it had been ordinary in all layers.
     layers
-        By layer, in the defense's order.
+        In the defense's order.
     held
         What earlier rounds hold against it, in units of c times a score; None without memory.
     with_memory
-        What this and earlier rounds say together, which is what the rule went by.
+        By this and earlier rounds together: what the rule used.
     """
 
     client: ClientId
@@ -137,7 +136,7 @@ class Explanation:
 
     @property
     def is_memory_alone(self) -> bool:
-        """Whether the client has no weight although this round alone would have given it some."""
+        """Whether the client has no weight, but would have some by this round alone."""
         return self.found.weight > 0 and self.with_memory.weight == 0
 
 
@@ -149,7 +148,7 @@ def explain(
     grams: Tensor,
     evidence: Tensor | None = None,
 ) -> Explanation:
-    """Say which layers made a client's score what it is.
+    """Find which layers made a client's score what it is.
 
     Parameters
     ----------
@@ -160,8 +159,8 @@ def explain(
     client
         Whom to explain.
     grams
-        Inner products by layer, (layers, rows, rows), in the defense's order of layers and with
-        the anchor as the last row where it needs one.
+        Inner products by layer, (layers, rows, rows), in the defense's order of layers; the anchor,
+        if the defense needs one, is the last row.
     evidence
         What earlier rounds held against each client.
 
@@ -179,11 +178,11 @@ def explain(
     j = _stand_in(grams[:, : len(clients), : len(clients)], weights, i)
     twin = with_twin(grams, i, j)
     layers = len(grams)
-    # A form reads layer by layer: to prepare both once is enough for all mixtures of them.
+    # A form reads layer by layer, so preparing both once is enough for all mixtures of them.
     prepared = [defense.form.prepare(both[None]) for both in (grams, twin)]
 
     def standings(own: Tensor) -> Tensor:
-        """Score and weight of the client, (sets, 2), if these layers alone are its own."""
+        """Return the client's score and weight, (sets, 2), if only these layers are its own."""
         some = max(1, _BATCH_VALUES // grams.numel())
         return torch.cat([_weighed(defense.form, prepared, part, i) for part in own.split(some)])
 
@@ -215,10 +214,10 @@ def explain(
 
 
 def with_twin(grams: Tensor, i: int, j: int) -> Tensor:
-    """Give the Gram matrices with row i of a twin of j.
+    """Return the Gram matrices with a twin of j in row i.
 
-    Its inner products with all others are j's; its length is j's; and with j itself it shares
-    what j shares with the others, no more: the part of j within their span.
+    Its length and its inner products with all others are j's. With j itself it shares only what j
+    shares with the others: the part of j within their span.
     """
     rows = torch.arange(grams.shape[-1])
     others = rows[(rows != i) & (rows != j)]
@@ -237,7 +236,7 @@ def with_twin(grams: Tensor, i: int, j: int) -> Tensor:
 
 
 def _weighed(form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: int) -> Tensor:
-    """Weigh mixtures: in each, these layers are the client's own and the others its twin's."""
+    """Weigh mixtures: `own` layers are the client's own, the others its twin's."""
     inputs = {}
     for name, mine in prepared[0].items():
         if name in form.side_by_side:
@@ -250,7 +249,7 @@ def _weighed(form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: i
 
 
 def _stand_in(grams: Tensor, weights: Tensor, i: int) -> int:
-    """The client next to what the trusted sent on average, every layer in units of its own."""
+    """Return the client closest to the mean of the trusted, every layer in its own unit."""
     shares = weights.clone()
     shares[i] = 0
     if float(shares.sum()) == 0:
@@ -267,22 +266,16 @@ def _stand_in(grams: Tensor, weights: Tensor, i: int) -> int:
 
 
 def _shapley(value: Callable[[Tensor], Tensor], layers: int, orders: int) -> list[float]:
-    """Share out value(all layers) − value(no layer) among the layers, in all orders alike.
+    """Divide value(all layers) − value(no layer) among the layers, averaged over their orders.
 
-    Parameters
-    ----------
-    value
-        Of sets of layers, one a row, (sets, layers), bool.
-    layers
-        How many there are.
-    orders
-        How many are drawn where there are too many to try all.
+    `value` is a function of sets of layers, (sets, layers), bool. If there are too many layers to
+    try all sets, this many `orders` are drawn.
     """
     if layers <= _EXACT_LAYERS:
         return _shapley_exactly(value, layers)
-    # Each order is gone through forwards and backwards, which evens much of the chance out.
-    chance = torch.Generator().manual_seed(0)
-    drawn = [torch.randperm(layers, generator=chance) for _ in range(orders // 2)]
+    # Each order is used forwards and backwards, which removes much of the randomness.
+    random = torch.Generator().manual_seed(0)
+    drawn = [torch.randperm(layers, generator=random) for _ in range(orders // 2)]
     total = torch.zeros(layers, dtype=torch.float64)
     for order in itertools.chain.from_iterable((one, one.flip(0)) for one in drawn):
         sets = torch.zeros(layers + 1, layers, dtype=torch.bool)

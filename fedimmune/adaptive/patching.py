@@ -1,4 +1,4 @@
-"""Patches: a defense learns a new attack, and is shown the old ones again lest it forget them."""
+"""Patches: a defense learns a new attack, and is trained on old ones again so as not to forget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.description import Ancestor, Epoch
 from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.recordings import Recording, digest_of
-from fedimmune.adaptive.split import Split, part
+from fedimmune.adaptive.split import Split, hold_out
 from fedimmune.adaptive.training import finished, learn, training_facts
 from fedimmune.errors import InputError, ParameterError
 
@@ -38,9 +38,9 @@ class Compared:
 
     @property
     def lost(self) -> float:
-        """How much worse it got: what attackers won in weight, or how many more honest fell out.
+        """How much worse it got: the larger of attackers' gain in weight and honest clients' loss.
 
-        As a share, the larger of the two; negative where both got better.
+        As a share; negative if both got better.
         """
         changes = [
             sign * (self.after[name] - self.before[name])
@@ -52,7 +52,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Patched:
-    """What a patch gave.
+    """The result of a patch.
 
     Parameters
     ----------
@@ -85,15 +85,15 @@ def patch(
     seed: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> Patched:
-    """Train a defense on: new recordings, and a replay of what it was made from.
+    """Train a defense further, on new recordings and a replay of what it was made from.
 
     Parameters
     ----------
     defense
         From its file; it is left as it is.
     recordings
-        Of the same model. Those that the defense knows already are passed over; of the others the
-        last run is kept apart.
+        Of the same model. Those that the defense knows already are skipped; of the others the last
+        run is held out.
     old_recordings
         What the defense was made from, to replay instead of the sample in its file.
     margin
@@ -114,11 +114,11 @@ def patch(
         raise InputError("the defense has no file yet: save it, load it, and patch that")
     old = _old(defense, old_recordings)
     known = {recording.about.model_dump_json() for recording in old.every}
-    # A run that is known may have been trained on, or be what old attacks are measured on.
+    # A known run may have been trained on, or be what old attacks are measured on.
     unknown = [one for one in recordings if one.about.model_dump_json() not in known]
     if recordings and not unknown:
         raise InputError("the defense knows all of these recordings: there is nothing to learn")
-    new = part(unknown)
+    new = hold_out(unknown)
     for recording in (*old.every, *new.every):
         _check(defense, recording)
     form = copy.deepcopy(defense.form).float()
@@ -133,7 +133,7 @@ def patch(
             "attacks": tuple(sorted({*defense.about.attacks, *new.kinds})),
             "training": training_facts(defense.about.form, epochs=epochs, seed=seed),
             "recordings": digest_of(learned.every),
-            "searched": {},  # what was searched was another network
+            "searched": {},  # that was another network
             "version": __version__,
             "lineage": (*defense.about.lineage, parent),
         }
@@ -147,30 +147,30 @@ def patch(
 
 
 def _old(defense: Defense, recordings: Sequence[Recording] | None) -> Split:
-    """Give what is shown again."""
+    """Return what is trained on again."""
     if recordings is not None:
-        return part(recordings, defense.about.attacks)
+        return hold_out(recordings, defense.about.attacks)
     if not defense.replay.to_train or not defense.replay.to_validate:
         raise InputError(
             "the defense carries no recordings to replay (it was made before there were patches), "
-            "and would forget what it knows: give those it was made from (--old-recordings DIR)"
+            "and would forget what it knows: add those it was made from (--old-recordings DIR)"
         )
     return defense.replay
 
 
 def _check(defense: Defense, recording: Recording) -> None:
     layers = list(recording.about.layers)
-    # Shapes may differ: a recording has no more than inner products.
+    # Shapes may differ: a recording has only inner products.
     defense.check_layers(recording.about.layers, any_shape=True)
     if layers != list(defense.about.layers):
         raise InputError(f"{recording} has the defense's layers in another order")
-    recording.grams_with(*defense.references)  # or it says what was not recorded
+    recording.grams_with(*defense.references)  # raises if one was not recorded
 
 
 def _balanced(recordings: Sequence[Recording]) -> tuple[Recording, ...]:
-    """Repeat recordings until every kind counts alike, so that none drowns another.
+    """Repeat recordings until every kind counts alike.
 
-    Rounds in which nobody attacks are a kind too: they are few in a replay, and most of a life.
+    Rounds in which nobody attacks are a kind too: few in a replay, but the most common in use.
     """
     by_kind: dict[str, list[Recording]] = {}
     for recording in recordings:

@@ -1,4 +1,4 @@
-"""Recordings: what a rehearsal leaves. Inner products and who attacked; no update of anyone.
+"""Recordings: what is kept of a rehearsal. Inner products and who attacked; nobody's update.
 
 One safetensors file per rehearsal. A round is its per-layer Gram matrices, in which the rows of
 references, such as the server's own update (the *anchor*), follow the clients': a few tens of
@@ -24,7 +24,7 @@ __all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_reco
 
 _FORMAT = "fedimmune-recording-3"
 SUFFIX = ".recording"
-"""What recordings' file names end with."""
+"""Of recordings' file names."""
 _MOST_CLIENTS = 10_000
 
 
@@ -42,12 +42,11 @@ class About(BaseModel):
     attackers, clients
         How many.
     run
-        Which repetition; runs are told apart when a defense is trained and validated.
+        Which repetition; a defense is trained and validated on different ones.
     trajectory
         The rule whose global model was followed.
     references
-        What the rows of each Gram matrix are that follow the clients': ``anchor`` for the server's
-        own update.
+        Rows of each Gram matrix after the clients': ``anchor`` for the server's own update.
     on
         Whose data the simulated clients had: the ``server``'s or the ``clients``' own.
     scenario
@@ -81,8 +80,8 @@ class Recording:
     attackers
         Who attacks, (rounds, n), bool.
     median_distances
-        How far the coordinate-wise median was from the robust mean, (rounds,): to compare with,
-        because the median cannot be told from inner products.
+        Distance of the coordinate-wise median to the robust mean, (rounds,), to compare with:
+        inner products do not determine it.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class Recording:
         Raises
         ------
         InputError
-            The file is damaged, or no recording.
+            The file is damaged, or not a recording.
         """
         tensors, description = read_described(path, _FORMAT, made_by="fedimmune rehearse")
         with naming(f"the recording {path}"):
@@ -197,7 +196,7 @@ def read_recordings(folders: Iterable[str | Path]) -> list[Recording]:
         if recording.about.layers != first.layers:
             raise InputError(f"{file} is of another model than {files[0]}")
         if recording.about.references != first.references:
-            raise InputError(f"{file} and {files[0]}: one has an anchor, the other has not")
+            raise InputError(f"{file} and {files[0]}: one has an anchor, the other does not")
     return recordings
 
 

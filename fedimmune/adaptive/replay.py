@@ -1,9 +1,8 @@
 """Replay: a compact sample of the recordings, which travels in the defense's file.
 
-Whoever learns a new attack forgets old ones unless they are shown again. A few hundred rounds are
-enough to show, so every defense carries some of those it was made from. A Gram matrix is kept as
-squared lengths, float64, and as cosines, float32: forms read little else of it, and cosines are in
-reach of float32 however long an update is.
+A network that learns a new attack forgets old ones unless it is trained on them again. A few
+hundred rounds are enough, so every defense carries some of those it was made from. A Gram matrix is
+kept as squared lengths, float64, and cosines, float32, whose range is enough for any update.
 """
 
 from __future__ import annotations
@@ -23,39 +22,23 @@ from fedimmune.untrusted import first_problem
 __all__ = ["PREFIX", "pack", "sample", "unpack"]
 
 PREFIX = "replay/"
-"""What the names of its tensors begin with."""
+"""Of the names of its tensors."""
 
 _TO_TRAIN, _TO_VALIDATE = 240, 120
-"""At most so many rounds travel: with 10 clients and 10 layers about a megabyte."""
+"""Most rounds that are kept: with 10 clients and 10 layers about a megabyte."""
 
 _PARTS = ("squares", "cosines", "attackers", "median_distances")
 
 
-def sample(parted: Split, *, to_train: int = _TO_TRAIN, to_validate: int = _TO_VALIDATE) -> Split:
-    """Draw rounds evenly: from every kind of attack, and of each from every rehearsal.
-
-    Parameters
-    ----------
-    parted
-        What to draw from; runs that were kept apart stay apart.
-    to_train, to_validate
-        How many rounds at most.
-    """
-    return Split(_drawn(parted.to_train, to_train), _drawn(parted.to_validate, to_validate))
+def sample(split: Split, *, to_train: int = _TO_TRAIN, to_validate: int = _TO_VALIDATE) -> Split:
+    """Draw at most so many rounds evenly: from every kind of attack, and each of its rehearsals."""
+    return Split(_drawn(split.to_train, to_train), _drawn(split.to_validate, to_validate))
 
 
 def pack(
     replay: Split, layers: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Give tensors by name, and what they are.
-
-    Parameters
-    ----------
-    replay
-        What is to travel.
-    layers
-        The defense's, which need not be said again of each recording.
-    """
+    """Return tensors by name, and what they are; the defense's `layers` are not repeated."""
     tensors: dict[str, Tensor] = {}
     descriptions = []
     for number, recording in enumerate(replay.every):
@@ -73,14 +56,7 @@ def unpack(
     descriptions: Any,
     layers: Mapping[str, tuple[int, ...]],
 ) -> Split:
-    """Read what `pack` gave.
-
-    Parameters
-    ----------
-    tensors, descriptions
-        As they were in the file; they may be anything.
-    layers
-        The defense's.
+    """Read what `pack` returned and a file held: it may be anything.
 
     Raises
     ------
@@ -118,14 +94,14 @@ def _halved(grams: Tensor) -> tuple[Tensor, Tensor]:
     squares = grams.diagonal(dim1=-2, dim2=-1).double().clamp(min=0)
     lengths = squares.sqrt()
     lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
-    # One after the other: a product of two lengths may be out of reach where neither is.
+    # One after the other: a product of two lengths may overflow.
     cosines = (grams.double() / lengths[..., :, None] / lengths[..., None, :]).clamp(-1, 1)
     first, second = torch.triu_indices(grams.shape[-1], grams.shape[-1], offset=1)
     return squares, cosines[..., first, second].float()
 
 
 def _whole(squares: Tensor, cosines: Tensor) -> Tensor:
-    # From the shapes alone: with none of something, they may promise a matrix of any size.
+    # Before anything is allocated: an empty tensor's shape may promise a matrix of any size.
     n = squares.shape[-1] if squares.ndim == 3 else 0
     if not squares.numel() or cosines.shape != (*squares.shape[:-1], n * (n - 1) // 2):
         raise InputError(
@@ -159,7 +135,7 @@ def _drawn(recordings: Sequence[Recording], limit: int) -> tuple[Recording, ...]
 
 
 def _some(recording: Recording, count: int) -> Recording:
-    """Keep rounds from all over a recording: early ones are unlike late ones."""
+    """Keep rounds from all over a recording: early ones differ from late ones."""
     rows = torch.tensor(_spread(len(recording), count))
     return Recording(
         recording.about,
@@ -170,13 +146,13 @@ def _some(recording: Recording, count: int) -> Recording:
 
 
 def _shares(available: Sequence[int], limit: int) -> list[int]:
-    """Part a limit evenly; what one has not got, the others give."""
+    """Divide a limit evenly; what one does not have, the others give."""
     shares = [0] * len(available)
     left = min(limit, sum(available))
     while left:
         takers = [i for i, share in enumerate(shares) if share < available[i]]
         each = left // len(takers)
-        if not each:  # fewer left than takers: those from all over
+        if not each:  # fewer left than takers
             takers, each = [takers[i] for i in _spread(len(takers), left)], 1
         for taker in takers:
             given = min(each, available[taker] - shares[taker])
@@ -186,5 +162,5 @@ def _shares(available: Sequence[int], limit: int) -> list[int]:
 
 
 def _spread(count: int, wanted: int) -> list[int]:
-    """Give places that lie evenly among so many, in the middle of their parts."""
+    """Return positions spread evenly over `count`, each in the middle of its part."""
     return [(2 * i + 1) * count // (2 * wanted) for i in range(wanted)]

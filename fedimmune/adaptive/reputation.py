@@ -1,8 +1,7 @@
 """Memory: what is held against a client adds up over rounds, by id, and fades.
 
-Only suspicion is remembered. A client that was trusted before has no credit to spend, so behaving
-well first does not pay; and suspicion fades by a fifth each round, so that an honest client that
-was unlucky is soon heard again.
+Only suspicion is remembered: behaving well first earns nothing. It fades by a fifth per round, so
+that an unlucky honest client soon counts again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,14 @@ __all__ = ["Case", "Memory"]
 
 _FORMAT = "fedimmune-memory-3"
 _KEPT = 0.8
-"""How much of what is known is kept from round to round."""
-
-
+"""Share of what is known that is kept from round to round."""
 _MOST_ROUNDS = 10**9
 _Logarithm = Annotated[float, Field(ge=-1e9, le=1e9)]
 """Of a probability, summed up."""
 
 
 class Case(BaseModel):
-    """What a client has been suspected of, since it has been suspected without a break.
+    """What a client has been suspected of since it has been suspected in every round.
 
     Parameters
     ----------
@@ -42,9 +39,9 @@ class Case(BaseModel):
         The first round.
     evidence
         Sum over rounds of the logarithms of each kind's probability, older rounds counting less;
-        empty where the defense knows no kinds.
+        empty if the defense knows no kinds.
     rounds
-        Sum of what these rounds count.
+        Sum of the rounds' weights.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -54,30 +51,27 @@ class Case(BaseModel):
     rounds: float = Field(0.0, ge=0, le=_MOST_ROUNDS)
 
     def with_round(self, kinds: Sequence[float]) -> Case:
-        """Give the case with one more round, of which logarithms of probabilities are given."""
+        """Return the case with one more round, given its logarithms of probabilities."""
         if not kinds:
             return self
-        # Another defense that knows other kinds begins anew.
-        past = self.evidence if len(self.evidence) == len(kinds) else (0.0,) * len(kinds)
-        counted = self.rounds if len(self.evidence) == len(kinds) else 0.0
-        return Case(
-            since=self.since,
-            evidence=tuple(_KEPT * old + new for old, new in zip(past, kinds, strict=True)),
-            rounds=_KEPT * counted + 1,
-        )
+        past, counted = self.evidence, self.rounds
+        if len(past) != len(kinds):  # another defense, which knows other kinds, starts anew
+            past, counted = (0.0,) * len(kinds), 0.0
+        evidence = tuple(_KEPT * old + new for old, new in zip(past, kinds, strict=True))
+        return Case(since=self.since, evidence=evidence, rounds=_KEPT * counted + 1)
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """Of each kind, by the rounds' geometric mean; rounds are too alike to be multiplied."""
+        """Of each kind, by the rounds' geometric mean: rounds are too alike for a product."""
         logarithms = torch.tensor(self.evidence, dtype=torch.float64) / max(self.rounds, 1e-9)
         return tuple(torch.softmax(logarithms, -1).tolist())
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A running mean of each client's scores so far, as far as it is against the client.
+    """A running mean of each client's scores so far, capped at 0.
 
-    A value: `after` gives a new one and leaves the old as it is.
+    A value: `after` returns a new one and leaves the old as it is.
 
     Parameters
     ----------
@@ -94,7 +88,7 @@ class Memory:
     rounds: int = 0
 
     def evidence(self, clients: Sequence[ClientId], strength: float) -> Tensor:
-        """What is added to each client's part in the softmax: 0, or less where it is suspected."""
+        """Return what is added to each client's logit: 0, or less if it was suspected."""
         held = [self.means.get(client, 0.0) for client in clients]
         return strength * torch.tensor(held, dtype=torch.float64)
 
@@ -104,7 +98,7 @@ class Memory:
         scores: Tensor,
         suspects: Mapping[ClientId, Sequence[float]] | None = None,
     ) -> Memory:
-        """Give the memory with one more round; clients that took no part keep theirs.
+        """Return the memory with one more round; clients that took no part keep theirs.
 
         Parameters
         ----------
@@ -128,9 +122,8 @@ class Memory:
         """Write a safetensors file; it is replaced whole or not at all."""
         clients = savable_ids(list(self.means))
         values = torch.tensor(list(self.means.values()), dtype=torch.float64)
-        cases = [
-            self.cases[client].model_dump() if client in self.cases else None for client in clients
-        ]
+        found = [self.cases.get(client) for client in clients]
+        cases = [None if case is None else case.model_dump() for case in found]
         about = {"clients": clients, "cases": cases, "rounds": self.rounds}
         write_described({"means": values}, path, format=_FORMAT, **about)
 
@@ -141,7 +134,7 @@ class Memory:
         Raises
         ------
         InputError
-            There is no such file, it is damaged, no memory, or of an unknown version.
+            There is no such file, or it is damaged, not a memory, or of an unknown version.
         """
         tensors, about = read_described(path, _FORMAT)
         with naming(f"the memory {path}"):
@@ -155,7 +148,7 @@ class Memory:
             if len(cases) != len(clients):
                 raise InputError("it does not say who was suspected of what")
         suspected = {
-            client: case for client, case in zip(clients, cases, strict=True) if case is not None
+            who: case for who, case in zip(clients, cases, strict=True) if case is not None
         }
         return cls(dict(zip(clients, values.tolist(), strict=True)), suspected, rounds)
 

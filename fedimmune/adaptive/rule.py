@@ -24,7 +24,7 @@ __all__ = ["Adaptive"]
 
 
 class Adaptive(GeometryRule):
-    """Attack-adaptive aggregation (Wan and Chen, 2021): weights by a network that learned attacks.
+    """Attack-adaptive aggregation (Wan and Chen, 2021): a network that has learned attacks weighs.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class Adaptive(GeometryRule):
         Whether suspicion adds up over rounds, by client id; by default as the defense has it.
     clip
         Shorten updates to the median length of the valid clients before they are added up, so that
-        no client moves the model farther than an ordinary one, whatever the network says of it.
+        no client moves the model farther than an ordinary one, whatever the network says.
     longest
         A client whose update is more than this many times as long as the median client's is
-        suspected for that reason alone; the network never sees it.
+        suspected for that reason; the network never sees it.
     digest
-        What the defense's file must be, if it matters that it is this one.
+        Refuse a file with another digest; by default any will do.
     any_shape
         Whether the model's layers may have other shapes than those that the defense was trained
-        for, such as another number of classes. How good it is then has to be measured.
+        for, such as another number of classes. Measure how good it then is.
     """
 
     name = "adaptive"
@@ -77,8 +77,8 @@ class Adaptive(GeometryRule):
             raise ParameterError(f"adaptive: {error}") from error
         if digest is not None and digest != self.loaded.digest:
             raise ParameterError(
-                f"adaptive: {defense} is another defense ({self.loaded.digest}) than the one that "
-                f"was meant ({digest})"
+                f"adaptive: {defense} is another defense ({self.loaded.digest}) than was asked for "
+                f"({digest})"
             )
         self.digest = self.loaded.digest
         self.memory = (
@@ -154,13 +154,13 @@ class Adaptive(GeometryRule):
         return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
 
     def _suspicions(self) -> dict[ClientId, Suspicion]:
-        """Say what those are suspected of whose kind can be told."""
+        """Return what suspects are suspected of, if the defense knows kinds."""
         if self.loaded.kinds is None:
             return {}
         return {
             client: _suspicion(self.loaded.kinds.names, case, remembers=self.memory)
             for client, case in self._next.cases.items()
-            # Of who is absent the case may be of an earlier defense, which knew other kinds.
+            # An absent client's case may be from an earlier defense, which knew other kinds.
             if len(case.evidence) == len(self.loaded.kinds.names)
         }
 

@@ -1,4 +1,4 @@
-"""Which recordings are learned from, and which are kept apart to validate on."""
+"""Which recordings are trained on, and which are held out to validate on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedimmune.adaptive.recordings import Recording, of_attacks
 from fedimmune.errors import InputError
 
-__all__ = ["Split", "part"]
+__all__ = ["Split", "hold_out"]
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,8 @@ class Split:
         return {recording.about.attack for recording in self.every} - {"none"}
 
 
-def part(recordings: Sequence[Recording], attacks: Sequence[str] | None = None) -> Split:
-    """Keep the last run apart.
-
-    Parameters
-    ----------
-    recordings
-        Of several runs.
-    attacks
-        Give these kinds alone, and rounds in which nobody attacks; by default all.
+def hold_out(recordings: Sequence[Recording], attacks: Sequence[str] | None = None) -> Split:
+    """Hold out the last run; with `attacks`, use only those and rounds in which nobody attacks.
 
     Raises
     ------
@@ -56,13 +49,12 @@ def part(recordings: Sequence[Recording], attacks: Sequence[str] | None = None) 
         raise InputError("there are no recordings to learn from")
     wanted = recordings if attacks is None else of_attacks(recordings, attacks)
     last = max(recording.about.run for recording in recordings)
-    parted = Split(
+    split = Split(
         tuple(recording for recording in wanted if recording.about.run < last),
         tuple(recording for recording in wanted if recording.about.run == last),
     )
-    if not parted.to_train or not parted.to_validate:
+    if not split.to_train or not split.to_validate:
         raise InputError(
-            "two runs at least are needed, for no run may be trained on and validated on: "
-            "record with --runs 3"
+            "two runs at least are needed, one of them to validate on: rehearse with --runs 3"
         )
-    return parted
+    return split

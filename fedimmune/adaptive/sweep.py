@@ -1,4 +1,4 @@
-"""How points of a search came out: the figures, which is best, and a file that keeps them.
+"""Search of a defense's settings: points of a grid, how they came out, a file that keeps them.
 
 Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021, section
 "Hyperparameter search": settings are chosen by the validation accuracy on predicting attackers.
@@ -14,9 +14,9 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -31,19 +31,18 @@ from fedimmune.io import writable
 __all__ = [
     "FIGURES",
     "GRID",
-    "Bench",
-    "Course",
     "Executor",
     "Grid",
-    "InTurn",
     "Outcome",
     "OutcomeFile",
     "Point",
+    "PointRunner",
     "Search",
-    "bench_for",
+    "TrainOptions",
     "best_of",
     "described_search",
     "figures_of",
+    "point_runner",
     "points_of",
 ]
 
@@ -54,25 +53,19 @@ _ALIKE = 9
 def figures_of(
     validation: Sequence[Mapping[str, Any]], attacks: Sequence[str]
 ) -> dict[str, float | None]:
-    """Sum up a validation table: the mean over kinds of attack of each kind's mean.
+    """Summarize a defense's validation table: the mean over kinds of attack of each kind's mean.
 
-    Every kind counts the same however many rehearsals it has, and so do the rounds in which nobody
-    attacks. Kinds that were not learned are left out: chosen on them, they would be unseen no more.
-
-    Parameters
-    ----------
-    validation
-        Of a defense.
-    attacks
-        The kinds that it has learned.
+    All kinds count alike, however many rehearsals they have; rounds in which nobody attacks are one
+    of them. Kinds other than the learned `attacks` are left out: if they had a part in the choice,
+    they would no longer be unseen.
 
     Returns
     -------
     dict
         ``accuracy``, the share of clients who rightly have a weight or rightly have none;
-        ``exact``, the share of rounds in which that is right of all; ``benign_kept``, the share of
-        honest clients with a weight; ``attacker_weight``, the attackers' share of the weight where
-        somebody attacks. None where there was nothing to measure.
+        ``exact``, the share of rounds in which that is right for all; ``benign_kept``, the share of
+        honest clients with a weight; ``attacker_weight``, the attackers' share of the weight in
+        rounds with attackers. None if there was nothing to measure.
     """
     found: dict[str, float | None] = {}
     for name in FIGURES:
@@ -86,7 +79,7 @@ def figures_of(
 
 
 def best_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """Give the most accurate; of several the one with least weight on attackers, then the first."""
+    """Return the most accurate; of equals the one with least weight on attackers, or the first."""
 
     def rank(one: Outcome) -> tuple[float, float]:
         weight = math.inf if one.attacker_weight is None else one.attacker_weight
@@ -98,14 +91,7 @@ def best_of(outcomes: Sequence[Outcome]) -> Outcome:
 def described_search(
     grid: Mapping[str, Sequence[Any]], outcomes: Sequence[Outcome]
 ) -> dict[str, Any]:
-    """Say what was searched, as the defense keeps it.
-
-    Parameters
-    ----------
-    grid
-        Values by name.
-    outcomes
-        Of all points.
+    """Describe what was searched, as the defense keeps it.
 
     Returns
     -------
@@ -122,29 +108,24 @@ def described_search(
 
 
 class OutcomeFile:
-    """Outcomes on disk, one JSON object a line, each with the digest of all that it depends on.
+    """Outcomes on disk, one JSON object per line, each with the digest of all that it depends on.
 
-    Lines are only ever added. One that was torn by a kill, or is nothing of ours, is passed over:
-    at worst a point is trained again.
-
-    Parameters
-    ----------
-    path
-        Where it is, or will be.
+    Lines are only ever added. One that was cut off by a kill, or is not ours, is skipped: at worst
+    a point is trained again.
 
     Raises
     ------
     InputError
-        No file can be there.
+        No file can be at `path`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         writable(self.path)
-        self._lock = threading.Lock()  # points are done in several threads
+        self._lock = threading.Lock()  # points are added from several threads
 
     def read(self) -> dict[str, Outcome]:
-        """Give the outcomes by digest; empty where there is no file."""
+        """Return the outcomes by digest; empty if there is no file."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -152,7 +133,7 @@ class OutcomeFile:
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from error
         found = {}
-        for line in lines[:-1]:  # what follows the last line's end was cut off while being written
+        for line in lines[:-1]:  # the last one has no end: it was cut off
             try:
                 entry = json.loads(line)
                 digest = str(entry.pop("digest"))
@@ -166,19 +147,15 @@ class OutcomeFile:
         line = json.dumps({"digest": digest, **outcome.model_dump(mode="json")}) + "\n"
         try:
             with self._lock, self.path.open("ab+") as file:
-                # A torn line would swallow this one.
-                if file.tell() and _last_byte(file) != b"\n":
-                    line = "\n" + line
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":  # a line that was cut off would swallow this one
+                        line = "\n" + line
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {error.strerror}") from error
-
-
-def _last_byte(file: IO[bytes]) -> bytes:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1)
 
 
 Grid = Mapping[str, Sequence[Any]]
@@ -187,19 +164,12 @@ Point = Mapping[str, Any]
 """One value for each of a grid's settings."""
 
 GRID: Grid = {"c": (1, 2, 5, 10, 20), "eps": (0, 0.25, 0.5, 0.75)}
-"""What is searched unless something else is asked for: about the paper's choice, with both of its
-ablations, c = 1 and ε = 0."""
+"""The default: around the paper's choice, with both of its ablations, c = 1 and ε = 0."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """What all points have in common: how `train` is called, except for the point.
-
-    Parameters
-    ----------
-    form, preset, attacks, anchor, epochs, seed, settings
-        As `train` takes them.
-    """
+class TrainOptions:
+    """How `train` is called for every point; the parameters are those of `train`."""
 
     form: str = "relational"
     preset: str | None = None
@@ -218,28 +188,14 @@ class Course:
         epochs: int | None = None,
         kinds: bool = True,
     ) -> Defense:
-        """Train a defense with the settings of a point.
-
-        Parameters
-        ----------
-        recordings
-            All of them.
-        point
-            Comes before the common settings.
-        on_epoch
-            Called after every epoch.
-        epochs
-            Instead of the common number.
-        kinds
-            Whether it learns to tell kinds of attack apart, too.
-        """
+        """Train a defense with the settings of a point, which override the common ones."""
         chosen = {**self.settings, **point}
         return train(
             recordings,
             form=self.form,
             preset=self.preset,
             attacks=self.attacks,
-            # Whether there is an anchor follows from the recordings too, so it has its own place.
+            # The recordings decide about the anchor too, so it is not among the form's settings.
             anchor=chosen.pop("anchor", self.anchor),
             kinds=kinds,
             epochs=self.epochs if epochs is None else epochs,
@@ -248,79 +204,53 @@ class Course:
             on_epoch=on_epoch,
         )
 
-    def digest(self, recordings: str, point: Point) -> str:
-        """Give the key of a point's outcome: all that it depends on.
+    def measure(self, recordings: Sequence[Recording], point: Point) -> Outcome:
+        """Train a defense with the settings of a point, and return how it came out."""
+        defense = self.train(recordings, point, kinds=False)
+        found = figures_of(defense.about.validation, defense.about.attacks)
+        kept = min(defense.curve, key=lambda epoch: epoch.validation)
+        return Outcome.model_validate({"settings": dict(point), "epoch": kept.number, **found})
 
-        Parameters
-        ----------
-        recordings
-            Their digest.
-        point
-            Which.
-        """
+    def digest(self, recordings: str, point: Point) -> str:
+        """Digest all that a point's outcome depends on, given the recordings' digest."""
         what = {
+            **asdict(self),
             "recordings": recordings,
-            "form": self.form,
-            "preset": self.preset,
             "attacks": None if self.attacks is None else sorted(self.attacks),
-            "anchor": self.anchor,
-            "epochs": self.epochs,
-            "seed": self.seed,
             "settings": {**self.settings, **point},
-            # Both may change what the same training comes to.
+            # Another version may train to another result.
             "versions": [__version__, torch.__version__],
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Bench:
-    """Measures points, one at a time.
+class PointRunner:
+    """Measures points, one at a time, in a worker process."""
 
-    Parameters
-    ----------
-    recordings
-        All of them.
-    course
-        What points have in common.
-    """
-
-    def __init__(self, recordings: Sequence[Recording], course: Course) -> None:
-        self._recordings, self._course = recordings, course
+    def __init__(self, recordings: Sequence[Recording], options: TrainOptions) -> None:
+        self._recordings, self._options = recordings, options
 
     def do(self, job: Point) -> Outcome:
-        """Train a defense and say how it came out."""
-        defense = self._course.train(self._recordings, job, kinds=False)
-        found = figures_of(defense.about.validation, defense.about.attacks)
-        kept = min(defense.curve, key=lambda epoch: epoch.validation)
-        return Outcome.model_validate({"settings": dict(job), "epoch": kept.number, **found})
+        return self._options.measure(self._recordings, job)
 
 
-def bench_for(files: Sequence[Path], digest: str, course: Course) -> Bench:
-    """Make the bench of a worker process, which reads the recordings itself.
-
-    Parameters
-    ----------
-    files
-        Folders or files, as `read_recordings` takes them.
-    digest
-        Of the recordings.
-    course
-        What points have in common.
+def point_runner(files: Sequence[Path], digest: str, options: TrainOptions) -> PointRunner:
+    """Make the runner of a worker process, which reads the recordings itself.
 
     Raises
     ------
     InputError
-        The recordings are no longer those of the digest.
+        The recordings no longer have this digest.
     """
     torch.set_num_threads(1)
     recordings = read_recordings(files)
     if digest_of(recordings) != digest:
-        raise InputError("the recordings have changed meanwhile: give the same command again")
-    return Bench(recordings, course)
+        raise InputError("the recordings have changed meanwhile: start the same command again")
+    return PointRunner(recordings, options)
 
 
 def points_of(grid: Grid) -> list[dict[str, Any]]:
-    """Give every point of a grid, the last setting changing fastest.
+    """Return every point of a grid, the last setting changing fastest.
 
     Raises
     ------
@@ -334,27 +264,13 @@ def points_of(grid: Grid) -> list[dict[str, Any]]:
 
 
 class Executor(Protocol):
-    """Whoever measures points: a pool of processes with a `Bench` each, or `InTurn`."""
+    """A pool of processes with a `PointRunner` each."""
 
     def do(self, jobs: Sequence[Any], on_done: Callable[[int, Any], None]) -> list[Any]:
-        """Carry out jobs, and tell of each its number and its answer as it is done."""
+        """Carry out jobs; `on_done` is called with each job's number and answer."""
 
 
-class InTurn:
-    """No pool: one bench measures point after point, in this process."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._client_runner = bench
-
-    def do(self, jobs: Sequence[Any], on_done: Callable[[int, Any], None]) -> list[Any]:
-        answers = []
-        for number, job in enumerate(jobs):
-            answers.append(self._client_runner.do(job))
-            on_done(number, answers[-1])
-        return answers
-
-
-class _Begun(Exception):  # noqa: N818 (no error: it is what one hopes for)
+class _Begun(Exception):  # noqa: N818 (not an error: it is what one hopes for)
     """A point can be trained."""
 
 
@@ -369,7 +285,7 @@ class Search:
     ----------
     recordings
         All of them.
-    course
+    options
         What points have in common.
     grid
         What to try.
@@ -379,55 +295,64 @@ class Search:
     Raises
     ------
     ParameterError, InputError
-        A point cannot be trained. All are looked at before any is: hours may lie between the two.
+        A point cannot be trained. All are checked before the first is trained, which may be hours
+        before the last.
     """
 
     def __init__(
-        self, recordings: Sequence[Recording], course: Course, grid: Grid, file: OutcomeFile
+        self, recordings: Sequence[Recording], options: TrainOptions, grid: Grid, file: OutcomeFile
     ) -> None:
         self.grid, self._file = grid, file
+        self._recordings, self._options = recordings, options
         self.points = points_of(grid)
         for name in grid:
-            if name in course.settings:
+            if name in options.settings:
                 raise ParameterError(f"{name} cannot be both set and searched")
         first_rounds = [
             Recording(each.about, each.grams[:1], each.attackers[:1], each.median_distances[:1])
             for each in recordings
         ]
         for point in self.points:
-            # An epoch of one round each says all that there is to refuse; the rest takes time.
+            # One epoch on one round of each is refused for the same reasons as the whole.
             with suppress(_Begun):
-                course.train(first_rounds, point, _has_begun, epochs=1, kinds=False)
+                options.train(first_rounds, point, _has_begun, epochs=1, kinds=False)
         digest = digest_of(recordings)
-        self._keys = [course.digest(digest, point) for point in self.points]
+        self._keys = [options.digest(digest, point) for point in self.points]
 
     @property
     def done(self) -> int:
-        """How many points are measured."""
+        """Number of points that are measured."""
         return len(self._file.read().keys() & set(self._keys))
 
     def carry_out(
-        self, executor: Executor, on_done: Callable[[Outcome], None] = lambda _: None
+        self,
+        executor: Executor | None = None,
+        on_done: Callable[[Outcome], None] = lambda _: None,
     ) -> list[Outcome]:
-        """Measure the points that are left, and give the outcomes of all in their order.
+        """Measure the points that are left, and return the outcomes of all in their order.
 
         Parameters
         ----------
         executor
-            Who does it.
+            Measures several at a time; by default this process measures one after the other.
         on_done
-            Is told of each that was measured now, perhaps from several threads.
+            Called with each new outcome, perhaps from several threads.
         """
         found = self._file.read()
         left = [number for number, key in enumerate(self._keys) if key not in found]
+        points = [self.points[number] for number in left]
 
         def keep(number: int, outcome: Outcome) -> None:
+            found[self._keys[left[number]]] = outcome
             self._file.add(self._keys[left[number]], outcome)
             on_done(outcome)
 
-        answers = executor.do([self.points[number] for number in left], keep)
-        found |= {self._keys[number]: answer for number, answer in zip(left, answers, strict=True)}
-        # The same settings may have been parted otherwise, into common ones and a point, before.
+        if executor is not None:
+            executor.do(points, keep)
+        else:
+            for number, point in enumerate(points):
+                keep(number, self._options.measure(self._recordings, point))
+        # Common settings and points may have been split differently before: the key is the same.
         return [
             found[key].model_copy(update={"settings": point})
             for key, point in zip(self._keys, self.points, strict=True)

@@ -1,9 +1,9 @@
-"""Invented attacks: rounds in which attackers do what nobody has rehearsed.
+"""Synthetic attacks: rounds in which attackers do what nobody has rehearsed.
 
-Who knows two kinds of attack takes everything for one of them. So the classifier of kinds has to
-see what neither is. Attackers' updates are made up, layer by layer, out of an honest client's, of
-their own, of a direction that all of them share and of one of each one's own. All of this can be
-done on Gram matrices: if X' = T X, then X' X'ᵀ = T G Tᵀ.
+A classifier that knows two kinds of attack takes everything for one of them, so it has to see what
+is neither. Layer by layer, an attacker's update is mixed from an honest client's, its own, a
+direction that all attackers share and one that none does. All of this can be done on Gram matrices:
+if X' = T X, then X' X'ᵀ = T G Tᵀ.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from torch import Tensor
 __all__ = ["invent", "lengthen"]
 
 _MOST_OWN = 0.3
-"""No more than that of the rehearsed attack is left in an invented one."""
+"""Largest share of the rehearsed attack that is left in a synthetic one."""
 _MOST_SHARED = 1.5
 _SHORTEST, _LONG, _LONGEST = -3.0, 1.0, 6.0
-"""Powers of ten by which attackers' updates are scaled; from the second on, an honest one's too."""
+"""Powers of ten that scale attackers' updates; an honest one's, from the second on."""
 
 
 def invent(grams: Tensor, attackers: Tensor, random: torch.Generator) -> Tensor:
-    """Replace the attackers' updates of rehearsed rounds by invented ones.
+    """Replace the attackers' updates of rehearsed rounds by synthetic ones.
 
     Parameters
     ----------
     grams
         Of the rounds, (rounds, layers, rows, rows), the clients' rows first.
     attackers
-        Who attacks, (rounds, n); in every round somebody is honest.
+        Who attacks, (rounds, n); somebody is honest in every round.
     random
-        Where chance is from.
+        Source of randomness.
 
     Returns
     -------
     Tensor
-        Gram matrices of the same shape; all that does not involve attackers is as it was.
+        Gram matrices of the same shape; what does not involve attackers is as it was.
     """
     rounds, layers, rows, _ = grams.shape
     n = attackers.shape[1]
-    shared, own = rows, rows + 1  # rows of new directions, all at right angles to everything
+    shared, own = rows, rows + 1  # rows of new directions, orthogonal to everything
     wide = rows + 1 + n
 
     def draw(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=random, dtype=grams.dtype)
 
-    # Each layer by itself: to treat all alike, as who negates an update does, is a kind of its own.
+    # Each layer by itself: treating all alike, as a sign flip does, is a kind of its own.
     of_honest = 2 * draw(rounds, layers) - 1
     of_itself = _MOST_OWN * draw(rounds, layers) * (draw(rounds, 1) < 0.5)
     of_shared, of_own = _MOST_SHARED * draw(rounds, layers), draw(rounds, layers)
@@ -73,7 +73,7 @@ def lengthen(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tuple
     """Make rehearsed rounds in which attackers' updates are much longer or shorter.
 
     In a round without attackers one client's update becomes far too long, and that client an
-    attacker: nobody else ever rehearses lengths.
+    attacker, because no rehearsal varies lengths.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Fitting a form to recordings: epochs of Adam, the best on the run held out is kept."""
+"""Training a form on recordings: epochs of Adam; the best on the held-out run is kept."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.models.base import AttentionModel, Inputs
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.replay import sample
-from fedimmune.adaptive.split import Split, part
+from fedimmune.adaptive.split import Split, hold_out
 from fedimmune.adaptive.synthetic_attacks import lengthen
 from fedimmune.errors import InputError, ParameterError
+from fedimmune.untrusted import first_problem
 
 __all__ = [
     "PRESETS",
@@ -69,14 +70,7 @@ def examples_of(
 ) -> list[Examples]:
     """Prepare recordings for a form; rounds with the same number of clients come together.
 
-    Parameters
-    ----------
-    form
-        What will read them.
-    recordings
-        Of one model.
-    random
-        With it, a quarter of the rounds is there a second time, with other lengths (`lengthen`).
+    With `random`, a quarter of the rounds is added a second time, with other lengths (`lengthen`).
 
     Raises
     ------
@@ -112,27 +106,13 @@ def fit(
     seed: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[Epoch]:
-    """Train a form in place with Adam, and leave it as it was at its best validation epoch.
+    """Train a form in place with Adam, leave it as at its best validation epoch; return the curve.
 
-    Parameters
-    ----------
-    form
-        What learns.
-    to_train, to_validate
-        Rounds of different runs.
-    epochs, batch, lr, seed
-        Of the training.
-    on_epoch
-        Called after every epoch.
-
-    Returns
-    -------
-    list of Epoch
-        The learning curve.
+    Rounds to train and to validate on are of different runs. `on_epoch` is called after each.
     """
     if not to_train or not to_validate:
         raise InputError(
-            "there have to be rounds to train on and rounds of another run to validate"
+            "there have to be rounds to train on, and rounds of another run to validate on"
         )
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(form.parameters(), lr=lr, fused=True)
@@ -200,7 +180,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 _LEARNING_RATES = {"relational": 1e-3, "paper": 1e-4}
 _BATCH = 32
 _MEMORY = 10.0
-"""How much suspicion of earlier rounds counts: as much as c, so as a score of this round would."""
+"""How much suspicion of earlier rounds counts: as much as c, so like a score of this round."""
 
 
 def train(
@@ -228,7 +208,7 @@ def train(
     preset
         Of the paper's form: one of `PRESETS`.
     attacks
-        Learn these kinds alone; by default all. It is validated on all.
+        Learn only these kinds; by default all. It is validated on all.
     anchor
         Whether to compare clients with the server's own update; by default if it was recorded and
         the form can.
@@ -236,9 +216,9 @@ def train(
         Whether the rule adds suspicion up over rounds unless told otherwise; by default in our
         form and not in the paper's.
     kinds
-        Whether it learns to tell kinds of attack apart, too.
+        Whether it also learns to tell kinds of attack apart.
     epochs
-        How often all rounds are gone through; the best on the held-out run is kept.
+        Passes over all rounds; the best on the held-out run is kept.
     seed
         Random seed: the same recordings and seed give the same defense.
     settings
@@ -254,7 +234,7 @@ def train(
     Raises
     ------
     InputError
-        There are no recordings, or of one run alone.
+        There are no recordings, or only of one run.
     ParameterError
         There is no such form, preset or setting.
 
@@ -268,7 +248,7 @@ def train(
     """
     if form not in _LEARNING_RATES:
         raise ParameterError(f"there is no form {form!r}; there are {', '.join(_LEARNING_RATES)}")
-    parted = part(recordings, attacks)
+    split = hold_out(recordings, attacks)
     about = recordings[0].about
     for name in ("layers", "clients"):
         if name in (settings or {}):
@@ -285,59 +265,41 @@ def train(
         try:
             made = make_form(form, chosen)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ParameterError(f"the {form} form: {place}: {first['msg']}") from None
-    curve = learn(made, form, parted, epochs=epochs, seed=seed, on_epoch=on_epoch)
+            raise ParameterError(f"the {form} form: {first_problem(error)}") from None
+    curve = learn(made, form, split, epochs=epochs, seed=seed, on_epoch=on_epoch)
     description = DefenseAbout(
         task=about.task,
         layers=about.layers,
         form=form,
         settings=made.settings.model_dump(),
         memory=_MEMORY if (form == "relational" if memory is None else memory) else 0.0,
-        attacks=tuple(sorted(parted.kinds)),
+        attacks=tuple(sorted(split.kinds)),
         training=training_facts(form, epochs=epochs, seed=seed),
-        recordings=digest_of(parted.every),
+        recordings=digest_of(split.every),
     )
-    apart = part(recordings).to_validate
-    return finished(made, description, parted, apart, kinds=kinds, curve=curve)
+    held_out = hold_out(recordings).to_validate
+    return finished(made, description, split, held_out, kinds=kinds, curve=curve)
 
 
 def learn(
     form: AttentionModel,
     name: str,
-    parted: Split,
+    split: Split,
     *,
     epochs: int,
     seed: int,
     on_epoch: Callable[[Epoch], None],
 ) -> list[Epoch]:
-    """Train a form, as it is now, on recordings.
+    """Train a form in place on recordings, from its present weights; return the learning curve.
 
-    Parameters
-    ----------
-    form
-        What learns, in place.
-    name
-        Of the form, as `make_form` has it.
-    parted
-        What to learn from, and what to choose the epoch on.
-    epochs, seed
-        Of the training.
-    on_epoch
-        Called after every epoch.
-
-    Returns
-    -------
-    list of Epoch
-        The learning curve.
+    `name` is the form's, as for `make_form`.
     """
-    # The paper's form learns what was rehearsed and nothing else.
+    # The paper's form learns nothing but what was rehearsed.
     random = torch.Generator().manual_seed(seed) if name == "relational" else None
     return fit(
         form,
-        examples_of(form, parted.to_train, random=random),
-        examples_of(form, parted.to_validate),
+        examples_of(form, split.to_train, random=random),
+        examples_of(form, split.to_validate),
         epochs=epochs,
         batch=_BATCH,
         lr=_LEARNING_RATES[name],
@@ -347,7 +309,7 @@ def learn(
 
 
 def training_facts(name: str, *, epochs: int, seed: int) -> dict[str, Any]:
-    """Say how `learn` trains, for the defense's file."""
+    """Describe how `learn` trains, for the defense's file."""
     return {"epochs": epochs, "batch": _BATCH, "lr": _LEARNING_RATES[name], "seed": seed}
 
 
@@ -360,22 +322,10 @@ def finished(
     kinds: bool = True,
     curve: Sequence[Epoch] = (),
 ) -> Defense:
-    """Make a defense of a form that has learned: measured, and with a replay to patch it with.
+    """Make a defense of a trained form: validated, and with a replay to patch it with.
 
-    Parameters
-    ----------
-    form
-        What has learned.
-    about
-        What it was made for and from; figures are added.
-    learned
-        What it has learned from: a sample of it travels along.
-    measured_on
-        What it is validated on.
-    kinds
-        Whether it learns to tell kinds of attack apart, too.
-    curve
-        Of the training.
+    A sample of what it has `learned` from becomes the replay. With `kinds` it also learns to tell
+    kinds of attack apart.
     """
     figures = validate(Defense(form, about), measured_on)
     about = about.model_copy(update={"validation": tuple(figures)})

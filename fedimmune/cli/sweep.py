@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fedimmune.adaptive.defense import Defense
     from fedimmune.adaptive.recordings import Recording
-    from fedimmune.adaptive.sweep import Course, Outcome, Search
+    from fedimmune.adaptive.sweep import Outcome, Search, TrainOptions
 
 __all__ = ["Sweep", "read_grid", "searched_table"]
 
@@ -58,14 +58,14 @@ class Sweep:
         self._files, self._workers, self._notes = files, workers, notes
         self._search: Search | None = None
 
-    def train(self, recordings: Sequence[Recording], course: Course) -> Defense:
+    def train(self, recordings: Sequence[Recording], options: TrainOptions) -> Defense:
         """Search, draw the heat map, and train the best once more: the same bits, for it is seeded.
 
         Parameters
         ----------
         recordings
             Those of the files.
-        course
+        options
             What all points have in common.
         """
         from fedimmune.adaptive.sweep import Search, described_search
@@ -73,12 +73,12 @@ class Sweep:
         from fedimmune.report.charts import save, sweep_map
 
         with num_threads(1):  # as worker processes do
-            self._search = Search(recordings, course, self._grid, self._file)
-            outcomes = self._carried_out(self._search, recordings, course)
+            self._search = Search(recordings, options, self._grid, self._file)
+            outcomes = self._carried_out(self._search, recordings, options)
             searched = described_search(self._grid, outcomes)
             save(sweep_map(searched), self.picture.with_suffix(""), ["svg"])
-            with showing_epochs(self._notes, course.epochs) as tell:
-                defense = course.train(recordings, searched["best"], tell)
+            with showing_epochs(self._notes, options.epochs) as tell:
+                defense = options.train(recordings, searched["best"], tell)
         defense.about = defense.about.model_copy(update={"searched": searched})
         return defense
 
@@ -90,10 +90,10 @@ class Sweep:
         return f"{done}, and the same command goes on with the others"
 
     def _carried_out(
-        self, search: Search, recordings: Sequence[Recording], course: Course
+        self, search: Search, recordings: Sequence[Recording], options: TrainOptions
     ) -> list[Outcome]:
         from fedimmune.adaptive.recordings import digest_of
-        from fedimmune.adaptive.sweep import Bench, InTurn, bench_for
+        from fedimmune.adaptive.sweep import point_runner
         from fedimmune.simulation.workers import Pool, usable_cores
 
         before, total = search.done, len(search.points)
@@ -110,9 +110,9 @@ class Sweep:
 
             workers = min(self._workers or usable_cores(), total - before)
             if workers < 2:
-                return search.carry_out(InTurn(Bench(recordings, course)), tell)
-            given = {"files": self._files, "digest": digest_of(recordings), "course": course}
-            with Pool(workers, bench_for, given) as pool:
+                return search.carry_out(on_done=tell)
+            given = {"files": self._files, "digest": digest_of(recordings), "options": options}
+            with Pool(workers, point_runner, given) as pool:
                 return search.carry_out(pool, tell)
 
 

@@ -102,13 +102,13 @@ def train(
     map and FILE.sweep.jsonl what is known of each point, which is not trained for again.
     """
     from fedimmune.adaptive.recordings import read_recordings
-    from fedimmune.adaptive.sweep import Course
+    from fedimmune.adaptive.sweep import TrainOptions
     from fedimmune.attacks import resolve
     from fedimmune.io import writable
 
     writable(output)
     notes = remarks(quiet=quiet)
-    course = Course(
+    options = TrainOptions(
         form=form,
         preset=preset,
         attacks=None if attacks is None else tuple(resolve(a.strip()) for a in attacks.split(",")),
@@ -121,10 +121,10 @@ def train(
     with on_stop(ANEW if searching is None else searching.kept):
         found = read_recordings(recordings)
         if searching is not None:
-            defense = searching.train(found, course)
+            defense = searching.train(found, options)
         else:
             with showing_epochs(notes, epochs) as tell:
-                defense = course.train(found, {}, tell)
+                defense = options.train(found, {}, tell)
         defense.save(output)
     if as_json:
         typer.echo(in_ascii(defense.about.model_dump_json(indent=2)))

@@ -1,4 +1,4 @@
-"""The embedded engine: federated training with honest and hostile clients."""
+"""Simulation: federated training with honest and hostile clients."""
 
 from fedimmune.simulation.engine import Observer, run_folder, simulate
 from fedimmune.simulation.scenario import Scenario

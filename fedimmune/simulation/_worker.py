@@ -1,4 +1,4 @@
-"""The command that a worker process runs: reads jobs, writes answers, ends with its master."""
+"""The command of a worker process: reads jobs, writes answers, ends with its master."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 import time
 
 _LOOK = 0.3
-"""Seconds between looks whether there still is a master."""
+"""Seconds between checks that the master is alive."""
 
 
 def main() -> None:
     """Carry out jobs from standard input until there are no more."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a user's task prints must not get among the answers
+    os.dup2(2, 1)  # what a user's task prints must not mix with the answers
     jobs = sys.stdin.buffer
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -29,9 +29,9 @@ def main() -> None:
 
     try:
         make, arguments = pickle.load(jobs)
-        hands = make(**arguments)
+        runner = make(**arguments)
     except Exception as error:
-        answer(WorkerError(f"a worker could not begin: {type(error).__name__}: {error}"))
+        answer(WorkerError(f"a worker could not start: {type(error).__name__}: {error}"))
         return
     answer(None)
     while True:
@@ -40,7 +40,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            answer(hands.do(job))
+            answer(runner.do(job))
         except BrokenPipeError:
             return
         except Exception as error:
@@ -48,15 +48,15 @@ def main() -> None:
 
 
 def _end_with(master: int) -> None:
-    """End when the master has: killed, it can tell nobody, and a job may take an hour."""
+    """End when the master has: if it was killed, nobody else ends a job, which may take an hour."""
     while os.getppid() == master:
         time.sleep(_LOOK)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop(*_: object) -> None:
-    """End in order: a file that is being written is taken away."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to be told once is enough
+    """End in order: a file that is being written is removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     sys.exit()
 
 
@@ -64,4 +64,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to be put in order
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to clean up

@@ -1,4 +1,4 @@
-"""How good a model is, and how far an attack has come: counted in pieces, added up exactly."""
+"""One client's training, and a model's test: counted in pieces, added up exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedimmune.tasks import DataSpec, Samples, Task
 __all__ = ["PIECE", "Counts", "batches", "test_piece", "train_client", "write_update"]
 
 PIECE = 500
-"""Test samples at a time. Fixed, so that the same sums come out whoever computes them."""
+"""Test samples at a time. Fixed, so that sums do not depend on who computes them."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Counts:
     Parameters
     ----------
     samples, correct
-        How many there were, and how many were classified rightly.
+        How many there were, and how many were classified correctly.
     loss
         Sum over them.
     tried, hits
-        On how many the attack was tried, and how often the model said the target.
+        On how many the attack was tried, and on how many the model predicted its target.
     tried_others, hits_others
-        The same, without the samples that truly are of the target's class.
+        The same, without samples of the target's class.
     """
 
     samples: int = 0
@@ -51,12 +51,12 @@ class Counts:
 
     @property
     def accuracy(self) -> float:
-        """Share of the samples that were classified rightly (ACC)."""
+        """Share of the samples that were classified correctly (ACC)."""
         return self.correct / self.samples
 
     @property
     def mean_loss(self) -> float | None:
-        """Mean over the samples; None where it is not finite."""
+        """Mean over the samples; None if it is not finite."""
         return self.loss / self.samples if isfinite(self.loss) else None
 
     @property
@@ -66,12 +66,12 @@ class Counts:
 
     @property
     def asr_others(self) -> float | None:
-        """The same among samples that are not of the target's class: 0 for a perfect model."""
+        """The same without samples of the target's class: 0 for a perfect model."""
         return self.hits_others / self.tried_others if self.tried_others else None
 
     @property
     def accuracy_without_success(self) -> float | None:
-        """ACC · (1 − ASR); None where the attack has no target."""
+        """ACC · (1 − ASR); None if the attack has no target."""
         return None if self.asr is None else self.accuracy * (1 - self.asr)
 
 
@@ -111,13 +111,13 @@ test_piece.__test__ = False  # type: ignore[attr-defined]  # its name is not a t
 
 
 _MOMENTUM = "momentum_buffer"
-"""What PyTorch calls it."""
+"""PyTorch's name for it."""
 
 
 def batches(indices: Tensor, size: int, random: torch.Generator) -> Iterator[Tensor]:
-    """Shuffle a client's samples and cut them into batches, for one epoch.
+    """Shuffle a client's samples and cut them into the batches of one epoch.
 
-    The incomplete last batch is dropped; a client with less than one batch uses what it has.
+    An incomplete last batch is dropped, unless it is the only one.
     """
     order = indices[torch.randperm(len(indices), generator=random)]
     whole = len(order) // size * size
@@ -136,28 +136,20 @@ def train_client(
     context: Context,
     momentum: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Train a model in place, as one client does in one round.
+    """Train a global model in place, as one client does in one round.
 
     Parameters
     ----------
-    model
-        Holds the global model; on the scenario's device.
-    task
-        Says what to minimize.
-    samples
-        All clients' samples.
-    indices
-        Which of them are this client's.
-    scenario
-        Epochs, batch size, optimizer, seed.
+    model, task, scenario
+        On the scenario's device; the loss; the rest of the recipe.
+    samples, indices
+        All clients' samples, and which of them are this client's.
     client
         What randomness depends on, besides the seed and the round.
-    attack
-        What the client does; an honest one has `NoAttack`.
-    context
-        What the attack is told about the round.
+    attack, context
+        What the client does, and what it knows; an honest one has `NoAttack`.
     momentum
-        What the client's optimizer resumes with, by layer, 0 at first; it is left there for the
+        What the client's optimizer resumes with, by layer, 0 at first; updated in place for the
         next round. None to start afresh.
     """
     device, round_number = torch.device(scenario.device), context.round
@@ -169,8 +161,7 @@ def train_client(
     optimizer = scenario.optimizer.make(model)
     if momentum is not None:
         for name, weight in model.named_parameters():
-            going_on = torch.empty_like(weight).copy_(momentum[name])
-            optimizer.state[weight][_MOMENTUM] = going_on
+            optimizer.state[weight][_MOMENTUM] = torch.empty_like(weight).copy_(momentum[name])
     model.train()
     with seeded(scenario.seed, "training", round_number, client):
         for _ in range(scenario.local_epochs):
@@ -200,7 +191,7 @@ def train_client(
 def write_update(
     model: nn.Module, global_model: Mapping[str, Tensor], update: Mapping[str, Tensor]
 ) -> None:
-    """Write what a trained model has that the global one has not into the tensors of `update`."""
+    """Write the difference of a trained model to the global one into the tensors of `update`."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if tensor.dtype == torch.bool:

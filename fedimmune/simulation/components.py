@@ -32,8 +32,7 @@ _ADAM_LR = 0.001
 class ComponentConfig(BaseModel):
     """Something chosen by name, with parameters of its own.
 
-    ``"krum"`` and ``{"name": "krum", "attackers": 3}`` will both do. Parameters that are None,
-    *not given*, are left out.
+    As ``"krum"`` or ``{"name": "krum", "attackers": 3}``. Parameters that are None are left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -42,17 +41,17 @@ class ComponentConfig(BaseModel):
 
     @property
     def label(self) -> str:
-        """The name, without the module that a user's own is in."""
+        """The name, without the module of a user's own class."""
         return self.name.rpartition(":")[2]
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What it is made with, besides its name."""
+        """All but its name."""
         return dict(self.model_extra or {})
 
 
 def chosen_as(usual: str) -> Any:
-    """Return the type of a field that takes what users write for a `ComponentConfig`."""
+    """Return a validator that completes what users write for a `ComponentConfig`."""
 
     def complete(given: object) -> dict[str, Any]:
         if isinstance(given, ComponentConfig):
@@ -94,21 +93,21 @@ def resolved(
     try:
         member = find(chosen.name)
         made = make(member, chosen.parameters)
-        # As the member keeps them: 2.0 for 2 must not make another scenario.
+        # As the member stores them: 2.0 for 2 must not make another scenario.
         filled = {name: _kept(made, name) for name in made.told()}
     except (FedimmuneError, ValueError) as error:
         raise ParameterError(f"scenario: {field}: {error}") from None
     except Exception as error:  # a class of the user's own
         problem = f"{chosen.name} cannot be made: {type(error).__name__}: {error}"
         raise ParameterError(f"scenario: {field}: {problem}") from error
-    # Nor must an alias; a class of the user's own is found by its module alone.
+    # Nor must an alias; a user's own class is only found by its module.
     name = chosen.name if names_code(chosen.name) else member.name
     return ComponentConfig(name=name, **{name: v for name, v in filled.items() if v is not None})
 
 
 def _kept(made: Configurable, parameter: str) -> Any:
     if not hasattr(made, parameter):
-        raise ValueError(f"{made.name} has to keep its parameter {parameter!r} as an attribute")
+        raise ValueError(f"{made.name} has to store its parameter {parameter!r} as an attribute")
     value = getattr(made, parameter)
     return None if value is None else _plain(made.name, parameter, value)
 
@@ -125,10 +124,10 @@ class Optimizer(BaseModel):
     momentum
         Of ``sgd``, by default the task's; ``adam`` has none to set.
     weight_decay
-        Pull of all weights toward 0; by default the task's.
+        By default the task's.
     carried
-        Each client resumes with the momentum that it ended its last round with; by default it
-        starts afresh every round.
+        Whether each client resumes with the momentum of its last round; by default it starts
+        afresh.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,8 +147,8 @@ class Optimizer(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _told_where_carried(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave it out where it is not: what is as it always was has the digest it always had."""
+    def _without_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `carried` out if it is false, so that older scenarios keep their digests."""
         fields: dict[str, Any] = dump(self)
         return fields if self.carried else {n: v for n, v in fields.items() if n != "carried"}
 
@@ -171,7 +170,7 @@ class ResolvedOptimizer(Optimizer):
     def make(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """Make one for a model's trainable parameters."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # Fused, one call a step: small models spend much of their time in the optimizer.
+        # Fused, one call per step: small models spend much of their time in the optimizer.
         common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": True}
         if self.name == "adam":
             return torch.optim.Adam(trained, **common)

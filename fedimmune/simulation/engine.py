@@ -1,4 +1,4 @@
-"""Rounds: training, aggregating, testing, one record a round; written down, and gone on with."""
+"""The rounds of a simulation: train, aggregate, test; one record each, saved and resumed."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ __all__ = ["Observer", "Rounds", "run_folder", "simulate"]
 
 
 class Observer:
-    """Is told what a simulation is doing; by default it does not care."""
+    """Called with what a simulation is doing; by default it ignores it."""
 
     def loading(self, task: str) -> None:
         """The data is about to be loaded."""
 
     def starting(self, federation: Federation, finished: int) -> None:
-        """Everything is ready, and that many rounds were finished before."""
+        """Everything is ready; so many rounds were finished before."""
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """A part of a round's *training* or *testing* is done; called from several threads."""
 
 
 def run_folder(scenario: Scenario, runs: str | os.PathLike[str]) -> RunFolder:
-    """Give the folder that a scenario's run has, among other runs."""
+    """Return the folder of a scenario's run in a folder of runs."""
     full = scenario.resolve()
     return RunFolder(Path(runs) / f"{full.title}-{full.digest}")
 
 
 class Rounds(Iterator[RoundRecord]):
-    """The rounds of a simulation; each is played when its record is asked for.
+    """The rounds of a simulation; each runs when its record is asked for.
 
-    Whoever drops them without asking for any, so that nothing was played, is warned.
+    Dropping them without asking for any, so that nothing has run, is a warning.
 
     Parameters
     ----------
-    played
-        Plays a round and yields its record.
+    records
+        Runs a round and yields its record.
     """
 
-    def __init__(self, played: Generator[RoundRecord, None, None]) -> None:
-        self._played = played
+    def __init__(self, records: Generator[RoundRecord, None, None]) -> None:
+        self._records = records
 
     def __next__(self) -> RoundRecord:
-        return next(self._played)
+        return next(self._records)
 
     def close(self) -> None:
         """Stop after the last record; worker processes end."""
-        self._played.close()
+        self._records.close()
 
     def __del__(self) -> None:
-        if inspect.getgeneratorstate(self._played) == inspect.GEN_CREATED:
+        if inspect.getgeneratorstate(self._records) == inspect.GEN_CREATED:
             warnings.warn(
-                "simulate() was called, but no round was played: go through the records, as in "
+                "simulate() was called, but no round has run: iterate over the records, as in "
                 "`for record in simulate(scenario)` or `list(simulate(scenario))`",
                 RuntimeWarning,
                 stacklevel=2,
@@ -85,10 +85,10 @@ def simulate(
     save_updates: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> Rounds:
-    """Play a scenario's rounds, each when its record is asked for: go through them, or use `list`.
+    """Simulate a scenario; each round runs when its record is asked for: iterate, or use `list`.
 
-    The same scenario gives the same bits on the same machine with the same versions of PyTorch,
-    however many workers there are and however often it was interrupted.
+    The same scenario gives the same bits on the same machine with the same version of PyTorch,
+    whatever the number of workers and interruptions.
 
     Parameters
     ----------
@@ -97,19 +97,19 @@ def simulate(
     data
         Folder of data sets; by default ``FEDIMMUNE_DATA``, else a cache of the user's.
     runs
-        Folder of runs. The run is kept there in a folder of its own and goes on from its last
-        finished round, whose records come first; a finished run is not run again. By default
-        nothing is written.
+        Folder of runs. The run has a folder of its own in it and resumes after its last finished
+        round, earlier records coming first; a finished run is not run again. By default nothing is
+        written.
     workers
-        How many processes train; by default as many as there are cores, or this process alone
-        where there is little to do.
+        How many processes train; by default one per core, or only this one if there is little to
+        do.
     force
-        Run anew what was run before.
+        Discard an earlier run and start anew.
     save_updates
-        Names of layers whose updates by every client are kept with the run, round by round, to be
-        looked at. Of no influence on the outcome; a finished run is not run again for it.
+        Names of layers whose updates by every client are saved with the run, round by round. They
+        do not change the outcome; a finished run is not run again for them.
     observer
-        Is told what is going on within rounds.
+        Called with what is happening within rounds.
 
     Examples
     --------
@@ -120,13 +120,11 @@ def simulate(
     if workers is not None:
         check_int("simulate", "workers", workers, 1)
     if save_updates and runs is None:
-        raise ParameterError("simulate: layers are kept with the run; give a folder for runs too")
-    scenario = scenario.resolve()  # says what is wrong before hours of work
+        raise ParameterError("simulate: updates are saved with the run: set a folder for runs too")
+    scenario = scenario.resolve()  # refuses what is wrong before hours of work
     folder = None if runs is None else run_folder(scenario, runs)
-    told = observer or Observer()
-    return Rounds(
-        _rounds(scenario, data_folder(data), folder, workers, force, tuple(save_updates), told)
-    )
+    watching, kept = observer or Observer(), tuple(save_updates)
+    return Rounds(_rounds(scenario, data_folder(data), folder, workers, force, kept, watching))
 
 
 def _rounds(
@@ -156,7 +154,7 @@ def _rounds(
             rule.check_model(federation.trained_layers())
             _check_kept(save_updates, [layer.name for layer in federation.trained_layers()])
             fingerprint = federation.fingerprint()
-            # Only now is anything written, or an old run given up: all that can be refused is good.
+            # Only now is anything written, or an old run discarded: nothing is left to refuse.
             if folder is not None:
                 stack.enter_context(folder.held(scenario.to_toml()))
                 if force:
@@ -169,7 +167,7 @@ def _rounds(
             yield from folder.records()
         for number in range(checkpoint.round + 1, scenario.rounds + 1):
             with num_threads(1):
-                record = _play(
+                record = _run_round(
                     federation, rule, number, folder, fingerprint, save_updates, observer
                 )
             yield record
@@ -205,7 +203,7 @@ def _resume(
 def _check_enough(rule: Rule, clients: int) -> None:
     if clients < rule.clients_needed:
         raise ParameterError(
-            f"{rule.name} needs at least {rule.clients_needed} clients a round; {clients} take part"
+            f"{rule.name} needs at least {rule.clients_needed} clients per round, not {clients}"
         )
 
 
@@ -220,7 +218,7 @@ def _check_kept(save_updates: Sequence[str], layers: Sequence[str]) -> None:
 # -------------------------------------------------------------------- one round
 
 
-def _play(
+def _run_round(
     federation: Federation,
     rule: Rule,
     number: int,
@@ -270,7 +268,7 @@ def _play(
 
 
 def _aggregate(federation: Federation, rule: Rule, sent: RoundUpdates) -> Outcome:
-    """Aggregate and move the global model, or say why it stays where it is."""
+    """Aggregate and set the global model, or return why it stays as it is."""
     if sent.without_anchor is not None:
         return Outcome(error=sent.without_anchor, rejected=sent.updates.rejected)
     outcome = aggregate_safely(rule, sent.updates, federation.global_model)
@@ -280,7 +278,7 @@ def _aggregate(federation: Federation, rule: Rule, sent: RoundUpdates) -> Outcom
 
 
 class _Watch:
-    """Where the seconds go."""
+    """Measures the seconds of each phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

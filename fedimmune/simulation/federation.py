@@ -1,4 +1,4 @@
-"""Clients, a server's data, and a global model that goes round: the engine itself."""
+"""The federation: clients, the server's data, and the global model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from fedimmune.simulation.shared_memory import Layout
 from fedimmune.simulation.workers import (
     SERVER,
     Executor,
-    LocalExecutor,
-    ProcessExecutor,
     Setup,
     TestJob,
     TrainJob,
@@ -38,15 +36,15 @@ __all__ = ["Federation", "RoundUpdates", "check_device", "set_aside"]
 _log = logging.getLogger("fedimmune")
 
 OnDone = Callable[[int, int], None]
-"""Is told how many jobs of how many are done."""
+"""Called with how many jobs of how many are done."""
 
 _FEW_SAMPLES = 100_000
-"""Below that many sample visits, starting processes takes longer than the work."""
+"""Below this many sample visits, starting processes takes longer than the work."""
 
 
 @dataclass(frozen=True)
 class RoundUpdates:
-    """What came from the clients in one round.
+    """What the clients sent in one round.
 
     Parameters
     ----------
@@ -55,7 +53,7 @@ class RoundUpdates:
     failed
         Why the others sent nothing, by client.
     without_anchor
-        Why there is no update of the server's own, where one was asked for and there is none.
+        Why an update of the server's own was asked for and is missing.
     """
 
     updates: Updates
@@ -73,8 +71,8 @@ class Federation:
     task, data
         Of the scenario.
     workers
-        How many processes train and test; 1 is this one alone, None decides by the work there is.
-        Of no influence on any result.
+        How many processes train and test; 1 is this one, None decides by the amount of work. It
+        changes no result.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class Federation:
         with seeded(scenario.seed, "model"):
             first = build_model(task, data).state_dict()
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
-        self._setup = setup = Setup(
+        self._setup = Setup(
             scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
         )
         layout = Layout(first)
@@ -102,16 +100,12 @@ class Federation:
         # The last update is the server's; the last of what is carried is the previous model.
         rows = (len(self.participants(1)) + 1, momenta + attack.needs_previous_model)
         count = _usual_workers(scenario, data) if workers is None else workers
-        self._executor: Executor = (
-            LocalExecutor(setup, data, layout, rows)
-            if count == 1
-            else ProcessExecutor(count, setup, data, layout, rows)
-        )
+        self._executor = Executor(count, self._setup, data, layout, rows)
         self.set_global_model(first)
 
     @property
     def global_model(self) -> Mapping[str, Tensor]:
-        """The global model's state; not to be written to."""
+        """The global model's state; read-only."""
         return self._executor.arena.global_model
 
     def set_global_model(self, model: Mapping[str, Tensor]) -> None:
@@ -120,10 +114,10 @@ class Federation:
 
     @property
     def carried(self) -> dict[str, Tensor]:
-        """What goes on to the next round besides the model, by row and layer; only to be read.
+        """What the next round needs besides the model, by row and layer; read-only.
 
-        Rows are the clients' momenta, if they are carried, and the model of the round before, if
-        the attack needs it.
+        Rows are the clients' momenta, if they are carried, and the previous round's model, if the
+        attack needs it.
         """
         return {
             f"{number}/{name}": tensor
@@ -132,16 +126,16 @@ class Federation:
         }
 
     def carry_on(self, carried: Mapping[str, Tensor]) -> None:
-        """Resume with what `carried` once was."""
+        """Resume with an earlier `carried`."""
         _copy(carried, self.carried)
 
     def trained_layers(self) -> list[Layer]:
-        """Give the layers that rules measure."""
+        """Return the layers that rules measure."""
         layers = layers_of(self.global_model)
         return [layer for layer in layers if layer.kind is Kind.PARAMETER]
 
     def participants(self, round_number: int) -> list[int]:
-        """Who takes part in a round: those who have data, or a share of them drawn by the seed."""
+        """Return who takes part in a round: clients with data, or a share of them by the seed."""
         able = [client for client, part in enumerate(self.parts) if len(part)]
         count = max(1, round(self.scenario.participation * len(able)))
         if count == len(able):
@@ -157,16 +151,16 @@ class Federation:
         with_anchor: bool = False,
         rule: Rule | None = None,
     ) -> RoundUpdates:
-        """Let the clients of a round train, each from the global model.
+        """Train the clients of a round, each from the global model.
 
         Parameters
         ----------
         round_number
             Which round.
         on_done
-            Is told how far it is.
+            Called after each client.
         with_anchor
-            Let the server train too, on its anchor samples, and give its update with the clients'.
+            Also train the server, on its anchor samples, and add its update as the anchor.
         rule
             The server's rule, for attacks that know it; they get a copy.
 
@@ -177,7 +171,7 @@ class Federation:
         """
         clients = self.participants(round_number)
         jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
-        jobs.sort(key=lambda job: -len(self.parts[job.client]))  # so that no worker is left waiting
+        jobs.sort(key=lambda job: -len(self.parts[job.client]))  # the longest first
         if with_anchor:
             self._require_anchor()
             jobs.append(TrainJob(round_number, SERVER, len(self._executor.arena.updates) - 1))
@@ -208,7 +202,7 @@ class Federation:
     def _in_concert(
         self, sent: Updates, round_number: int, rule: Rule | None
     ) -> dict[int, dict[str, Tensor]]:
-        """Return what attackers send who look at others' updates first, by attacker."""
+        """Return what attackers send who first look at others' updates, by attacker."""
         attack = self._setup.attack
         if not attack.overrides("on_round") or self.attackers.isdisjoint(sent.clients):
             return {}
@@ -233,7 +227,7 @@ class Federation:
         return sum(self._do(jobs, on_done), Counts())
 
     def partition(self) -> tuple[ClientData, ...]:
-        """Say who has how many samples of which class."""
+        """Return who has how many samples of which class."""
         labels, classes = self.data.clients.labels, self.data.classes
         return tuple(
             ClientData(
@@ -245,10 +239,7 @@ class Federation:
         )
 
     def fingerprint(self) -> str:
-        """Digest what the scenario does not hold: the data's content, and the global model.
-
-        To be taken before the first round.
-        """
+        """Digest what the scenario does not hold: the data and, before round 1, the first model."""
         digest = hashlib.sha256()
         for samples in (self.data.clients, self.data.server):
             every = max(1, len(samples) // 100)
@@ -261,7 +252,7 @@ class Federation:
         return digest.hexdigest()[:16]
 
     def close(self) -> None:
-        """Let the workers go."""
+        """End the workers."""
         self._executor.close()
 
     def __enter__(self) -> Self:
@@ -290,12 +281,8 @@ class Federation:
     def _warn_of_empty_clients(self) -> None:
         empty = sum(not len(part) for part in self.parts)
         if empty:
-            _log.warning(
-                "%d of %d clients have no data and take no part: there are %d samples",
-                empty,
-                len(self.parts),
-                len(self.data.clients),
-            )
+            what = "%d of %d clients have no data and take no part: there are %d samples"
+            _log.warning(what, empty, len(self.parts), len(self.data.clients))
 
 
 def _valid_answer(answer: object, mine: Updates) -> dict[Any, dict[str, Tensor]]:
@@ -340,7 +327,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
-    """Part the server's samples: for its own update, and for testing; the same in all scenarios."""
+    """Split the server's samples: for its own update, and for testing; alike in all scenarios."""
     if anchor >= samples:
         raise ParameterError(
             f"{anchor} of the server's {samples} samples cannot be set aside as an anchor: "
@@ -351,7 +338,7 @@ def set_aside(samples: int, anchor: int) -> tuple[Tensor, Tensor]:
 
 
 def check_device(device: str) -> None:
-    """See whether there is such a device.
+    """Refuse a device that is not there.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How a round is judged against the truth, which the server has not and the simulation has."""
+"""A round compared with the truth, which a simulation knows and a server does not."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def distances(
 def detections(
     attackers: Set[ClientId], aggregation: Aggregation | None
 ) -> dict[str, float | None]:
-    """Say how well attackers were told from honest clients.
+    """Measure how well attackers were told from honest clients.
 
-    Precision and recall are those of accusations; AUROC and the attackers' share are of weights.
+    Precision and recall are of accusations; AUROC and the attackers' share are of weights.
     """
     if aggregation is None:
         return {}
@@ -51,7 +51,8 @@ def detections(
     found: dict[str, float | None] = {}
     if aggregation.weights is not None:
         found["auroc"] = auroc(aggregation.weights, present)
-        found["attacker_weight"] = _attacker_weight(aggregation.weights, present)
+        shares = [share for client, share in aggregation.weights.items() if client in present]
+        found["attacker_weight"] = math.fsum(shares) if present else None
     elif not accused:
         return {}  # a rule of coordinates judges nobody
     found["precision"] = len(accused & present) / len(accused) if accused else None
@@ -60,9 +61,9 @@ def detections(
 
 
 def auroc(weights: Mapping[ClientId, float], attackers: Collection[ClientId]) -> float | None:
-    """How often an attacker has less weight than an honest client, ties counted half.
+    """Share of (attacker, honest) pairs in which the attacker has less weight; ties count half.
 
-    1 is perfect, 0.5 is chance; None where one of the two kinds is missing.
+    1 is perfect, 0.5 is chance; None if one of the two kinds is missing.
     """
     low = [weight for client, weight in weights.items() if client in attackers]
     high = [weight for client, weight in weights.items() if client not in attackers]
@@ -72,17 +73,6 @@ def auroc(weights: Mapping[ClientId, float], attackers: Collection[ClientId]) ->
     return wins / (len(low) * len(high))
 
 
-def _attacker_weight(
-    weights: Mapping[ClientId, float], attackers: Collection[ClientId]
-) -> float | None:
-    if not attackers:
-        return None
-    return math.fsum(weight for client, weight in weights.items() if client in attackers)
-
-
 def _norm(tensors: Iterable[Tensor]) -> float | None:
-    return _finite(math.sqrt(math.fsum(float(t.double().square().sum()) for t in tensors)))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    norm = math.sqrt(math.fsum(float(t.double().square().sum()) for t in tensors))
+    return norm if math.isfinite(norm) else None

@@ -1,4 +1,4 @@
-"""How a data set is divided among the clients: no sample goes to two of them."""
+"""How a data set is divided among clients: no sample goes to two of them."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ class Partition(Configurable, ABC):
     Parameters
     ----------
     samples
-        Deal out only so many, drawn blindly: a smaller, quicker federation. By default all.
+        Use only so many, drawn at random: a smaller, quicker federation. By default all.
     """
 
     def __init__(self, *, samples: int | None = None) -> None:
         self.samples = None if samples is None else check_int(self.name, "samples", samples, 1)
 
     def divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
-        """Give each client the numbers of its samples.
+        """Divide samples among clients.
 
         Parameters
         ----------
         labels
-            One a sample.
+            One per sample.
         clients
-            How many; where there are more than samples, some get none.
+            How many; if there are more than samples, some get none.
         random
-            Where chance is from.
+            Source of randomness.
 
         Returns
         -------
         list of Tensor
-            One a client, int64, ascending; together they hold every sample that is dealt out once.
+            Numbers of each client's samples, int64, ascending; every used sample is there once.
 
         Raises
         ------
         ParameterError
-            There are fewer samples than are to be dealt out.
+            There are fewer samples than `samples`.
         """
         if self.samples is None:
-            return self._deal(labels, clients, random)
+            return self._divide(labels, clients, random)
         if self.samples > len(labels):
             raise ParameterError(
                 f"{self.name}: samples = {self.samples}, but there are only {len(labels)}"
             )
         drawn = _shuffled(torch.arange(len(labels)), random)[: self.samples].sort().values
-        return [drawn[part] for part in self._deal(labels[drawn], clients, random)]
+        return [drawn[part] for part in self._divide(labels[drawn], clients, random)]
 
     @abstractmethod
-    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
-        """Carry out `divide` for all samples that there are."""
+    def _divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+        """Divide all samples."""
 
 
 class Dirichlet(Partition):
@@ -75,7 +75,7 @@ class Dirichlet(Partition):
     alpha
         Concentration: the smaller, the more one-sided. Sizes vary as well.
     samples
-        Deal out only so many.
+        Use only so many.
     """
 
     name = "dirichlet"
@@ -86,7 +86,7 @@ class Dirichlet(Partition):
         super().__init__(samples=samples)
         self.alpha = check_float(self.name, "alpha", alpha, 0)
 
-    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+    def _divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         draw = _numpy(random)
         held: list[list[Tensor]] = [[] for _ in range(clients)]
         for label in labels.unique().tolist():
@@ -102,31 +102,31 @@ class Dirichlet(Partition):
 
 
 class Iid(Partition):
-    """Drawn blindly: all clients' data look alike, and sizes differ by one at most.
+    """At random: all clients' data look alike, and sizes differ by one at most.
 
     Parameters
     ----------
     samples
-        Deal out only so many.
+        Use only so many.
     """
 
     name = "iid"
-    summary = "drawn blindly: equal sizes, all alike"
+    summary = "at random: equal sizes, all alike"
 
-    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+    def _divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         order = _shuffled(torch.arange(len(labels)), random)
         return [piece.sort().values for piece in order.tensor_split(clients)]
 
 
 class ByLabel(Partition):
-    """Sorted by label, cut into shards, a few shards a client, as in McMahan et al. (2017).
+    """Sorted by label and cut into shards, a few per client, as in McMahan et al. (2017).
 
     Parameters
     ----------
     shards
-        How many a client: it sees about that many classes.
+        Number per client: it sees about that many classes.
     samples
-        Deal out only so many.
+        Use only so many.
     """
 
     name = "by-label"
@@ -136,12 +136,12 @@ class ByLabel(Partition):
         super().__init__(samples=samples)
         self.shards = check_int(self.name, "shards", shards, 1)
 
-    def _deal(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+    def _divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
         order = _shuffled(torch.arange(len(labels)), random)
         by_label = order[labels[order].argsort(stable=True)]
         pieces = by_label.tensor_split(clients * self.shards)
-        dealt = torch.randperm(len(pieces), generator=random).reshape(clients, self.shards)
-        return [torch.cat([pieces[i] for i in hand]).sort().values for hand in dealt.tolist()]
+        shards = torch.randperm(len(pieces), generator=random).reshape(clients, self.shards)
+        return [torch.cat([pieces[i] for i in own]).sort().values for own in shards.tolist()]
 
 
 _PARTITIONS: Registry[Partition] = Registry("partition", (Dirichlet, Iid, ByLabel))
@@ -157,5 +157,5 @@ def _shuffled(indices: Tensor, random: torch.Generator) -> Tensor:
 
 
 def _numpy(random: torch.Generator) -> np.random.Generator:
-    """PyTorch cannot draw from a Dirichlet distribution with a generator of one's own."""
+    """Return a NumPy generator: PyTorch's Dirichlet distribution takes no generator."""
     return np.random.default_rng(int(torch.randint(2**62, (), generator=random)))

@@ -1,7 +1,7 @@
 """Protocols: what a scenario leaves open, filled in as the paper's text or its program has it.
 
-The usual values are those of the text of Wan and Chen (2021). Their program differs in some; what
-it does is the protocol ``authors``.
+Defaults are those of the text of Wan and Chen (2021). Their program differs in some: that is the
+protocol ``authors``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def with_protocol(protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
     protocol
         One of `PROTOCOLS`; ``paper`` fills in nothing.
     given
-        Fields of the scenario; what they say stays as it is.
+        Fields of the scenario; they stay as they are.
 
     Raises
     ------

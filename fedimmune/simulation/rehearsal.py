@@ -1,4 +1,4 @@
-"""What to rehearse: which attacks, by how many, how often, along which trajectories."""
+"""Rehearsals: which attacks, by how many, along which trajectories; carried out and recorded."""
 
 from __future__ import annotations
 
@@ -55,6 +55,9 @@ def plan(
 ) -> list[Rehearsal]:
     """List rehearsals: nobody attacking, and each attack with each number of attackers.
 
+    Other parameters are those of `rehearse`: `follow` is its `trajectory`, and `family` its
+    `randomize`, so that a defense learns a family of attacks and not one pattern.
+
     Parameters
     ----------
     base
@@ -62,27 +65,8 @@ def plan(
         name, are those of all attacks.
     spec
         Of the task's data.
-    attacks
-        Kinds of attack.
-    attackers
-        How many attack; 0 is rehearsed once, whatever the attacks.
-    runs
-        Number of repetitions, with other data, other attackers and another first model.
-    follow
-        Rules whose global model is followed.
-    local_epochs
-        How often clients go over their samples in a round; each is rehearsed. With more there are
-        rounds are fewer by that factor, so that the whole takes as long.
-    family
-        Draw each attack's parameters anew for every rehearsal (`Attack.sample_parameters`), so that
-        a defense learns a family of attacks and not one pattern. Ranges given here, by name,
-        replace the attack's own. None for fixed parameters.
-    on
-        Whose data the simulated clients have.
     protocol
-        How attacks are where nothing else is said: one of `protocols.PROTOCOLS`.
-    seed
-        Random seed; far from those of scenarios, whose data it does not share.
+        Fills in what is left open: one of `protocols.PROTOCOLS`.
     """
     if not attacks or not attackers or not follow or not local_epochs:
         raise ParameterError(
@@ -156,8 +140,8 @@ def rehearse(
     task
         What is learned: one of `fedimmune.tasks.available`, or ``package.module:Name``.
     attacks
-        Kinds of attack; by default sign-flip and the backdoor, or the label flip if
-        the task has no images.
+        Kinds of attack; by default sign-flip and the backdoor, or the label flip if the task has no
+        images.
     output
         Folder to keep the recordings in; by default nothing is kept.
     attackers
@@ -170,9 +154,8 @@ def rehearse(
     rounds
         How many; by default the task's.
     local_epochs
-        How often clients go over their samples in a round: each is rehearsed, with fewer rounds by
-        that factor. By default once, and as often as makes up for real clients having more
-        samples, 6 times at most.
+        Local epochs per round; each number is rehearsed, with fewer rounds by that factor. By
+        default 1, and as many as make up for real clients having more samples, at most 6.
     on
         Whose data rehearsal clients have: the ``server``'s test samples, or the ``clients``' own,
         which a real server does not have.
@@ -180,7 +163,7 @@ def rehearse(
         ``paper``: three runs, four trajectories, all rounds, as in the paper. ``authors``: the
         same, and attacks and clients as in the authors' program.
     randomize
-        Draw the attacks' parameters anew for every rehearsal, from these ranges or, where it names
+        Draw the attacks' parameters anew for every rehearsal, from these ranges or, if it names
         none, from the attack's own; by default they are fixed.
     seed
         Random seed.
@@ -216,7 +199,7 @@ def rehearse(
         raise ParameterError(f"there is no preset {preset!r}; there are {', '.join(PROTOCOLS)}")
     given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
     base = with_protocol(preset or "paper", changed(given, dict(settings or {})))
-    # Says what is wrong before anything is loaded.
+    # Refuses what is wrong before anything is loaded.
     first = Scenario(**{name: base[name] for name in base if name != "attack"}).resolve()
     made = first.make_task()
     loaded = load_data(made, data_folder(data))
@@ -257,10 +240,9 @@ def _usual_epochs(scenario: ResolvedScenario, data: Data, *, as_they_are: bool) 
 
 
 def usual_attacks(spec: DataSpec) -> tuple[str, ...]:
-    """Give the attacks to rehearse if none is named: one that has a target, and one that has none.
+    """Return the attacks to rehearse by default: one that has a target, and one that has none.
 
-    The first is the backdoor, or, on data that it does not fit, such as text or tables, the label
-    flip.
+    The first is the backdoor or, on data that it does not fit, such as text, the label flip.
     """
     try:
         known_attacks.get("backdoor").check(spec)
@@ -296,7 +278,7 @@ def _like(name: str, usual: tuple[float, float], given: tuple[float, float]) -> 
 
 
 def _stream(attack: str) -> str:
-    """Return what an attack's random numbers are drawn by: the older name of one that has two."""
+    """Return the name that an attack's seed is made from: the older one of two."""
     return (*known_attacks.find(attack).aliases, attack)[0]
 
 
@@ -312,7 +294,7 @@ class Rehearsal:
         Which repetition it is.
     on
         Whose data the simulated clients have: the ``server``'s test samples, or the ``clients``'
-        own, which a server has in a simulation alone.
+        own, which only a simulated server has.
     """
 
     scenario: ResolvedScenario
@@ -321,7 +303,7 @@ class Rehearsal:
 
     @property
     def file_name(self) -> str:
-        """What its recording is called; it holds a digest of the whole scenario."""
+        """Of its recording, with a digest of the whole scenario."""
         s = self.scenario
         where = "" if self.on == "server" else f"{self.on}-"
         return (
@@ -339,22 +321,10 @@ def record(
     workers: int = 1,
     on_done: Callable[[Rehearsal], None] = lambda _: None,
 ) -> None:
-    """Carry out rehearsals, several at a time, and leave a recording of each in a folder.
+    """Carry out rehearsals of one task, and write a recording of each to a folder.
 
-    Those whose recording is there already are not carried out again.
-
-    Parameters
-    ----------
-    rehearsals
-        What to rehearse, all of the same task.
-    folder
-        Where recordings go; made where there is none.
-    task, data
-        Of the rehearsals.
-    workers
-        How many processes, each carrying out one rehearsal at a time.
-    on_done
-        Is told of each that has been carried out, from several threads.
+    Those whose recording is there already are not carried out again. Each of the `workers` carries
+    out one at a time, and `on_done` is called with it afterwards, from several threads.
 
     Raises
     ------
@@ -373,19 +343,18 @@ def record(
     jobs = [(each, folder / each.file_name) for each in rehearsals]
     jobs = [(each, file) for each, file in jobs if not file.is_file()]
     if workers == 1 or len(jobs) < 2:
-        stage = _Stage(task, data)
         for each, file in jobs:
-            stage.do((each, file))
+            carry_out(each, task, data).save(file)
             on_done(each)
         return
     with shared_data(data) as shared:
-        pool = Pool(min(workers, len(jobs)), _stage, {"task": task, "data": shared})
+        pool = Pool(min(workers, len(jobs)), _recorder, {"task": task, "data": shared})
     with pool:
         pool.do(jobs, lambda number, _: on_done(jobs[number][0]))
 
 
-class _Stage:
-    """Carries out rehearsals, one at a time."""
+class _Recorder:
+    """Carries out rehearsals, one at a time, in a worker process."""
 
     def __init__(self, task: Task, data: Data) -> None:
         self._task, self._data = task, data
@@ -395,22 +364,13 @@ class _Stage:
         carry_out(rehearsal, self._task, self._data).save(file)
 
 
-def _stage(task: Task, data: Path) -> _Stage:
-    """Make the stage of a worker process."""
+def _recorder(task: Task, data: Path) -> _Recorder:
     torch.set_num_threads(1)
-    return _Stage(task, read_data(data))
+    return _Recorder(task, read_data(data))
 
 
 def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
-    """Carry out one rehearsal, and record it.
-
-    Parameters
-    ----------
-    rehearsal
-        What to rehearse.
-    task, data
-        Of its scenario.
-    """
+    """Carry out one rehearsal with its scenario's task and data, and record it."""
     if rehearsal.on == "server":
         data = _server_as_clients(data, rehearsal.scenario.anchor)
     scenario = rehearsal.scenario
@@ -425,16 +385,16 @@ def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
                 number, lambda *_: None, with_anchor=bool(references), rule=rule
             )
             if sent.without_anchor is not None:
-                break  # the attack has driven the model beyond numbers: nothing more to learn
+                break  # the attack has made the model diverge: nothing more to learn
             updates = sent.updates.checked()
             try:
                 found = measure(updates, references).grams(*references)
                 medians.append(_median_distance(updates, federation.attackers))
                 moved = rule.aggregate(updates).apply(federation.global_model)
             except (FedimmuneError, NonFiniteError):
-                break  # the same, seen later
+                break  # the same, noticed later
             if len(updates) < len(sent.updates):
-                break  # somebody has, and a recording has the same clients in all rounds
+                break  # a recording has the same clients in all rounds
             grams.append(found)
             attackers.append([client in federation.attackers for client in sent.updates.clients])
             federation.set_global_model(moved)
@@ -463,7 +423,7 @@ def _median_distance(updates: Updates, attackers: frozenset[int]) -> float:
 
 
 def _server_as_clients(data: Data, anchor: int) -> Data:
-    """Give the data of a rehearsal: what the server tests on is now the clients'."""
+    """Return the data of a rehearsal: what the server tests on is now the clients'."""
     _, tested = set_aside(len(data.server), anchor)
     inputs = data.server.inputs.index_select(0, tested)
     return replace(data, clients=Samples(inputs, data.server.labels[tested]), file=None)

@@ -1,9 +1,9 @@
-"""A scenario: everything that a simulation's outcome depends on, checked and written down.
+"""A scenario: everything that a simulation's outcome depends on.
 
-A `Scenario` is inert: to build one, or to read one from a file, loads nothing and imports nobody's
+A `Scenario` is inert: building one, or reading one from a file, loads nothing and imports nobody's
 code. `Scenario.resolve` looks names up, makes all components once, and fills in what was left out.
 Two resolved scenarios are the same if and only if their `digest` is: it covers every field and
-every parameter, also those that were left at their defaults; but not where files are.
+parameter, defaults included, but not where files are.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Scenario(BaseModel):
         By name, or as tables of a name and parameters; see ``fedimmune tasks | rules | attacks``.
         The partition is ``dirichlet`` (alpha), ``iid`` or ``by-label`` (shards).
     clients
-        How many there are.
+        Their number.
     attackers
-        How many of them attack; who, is drawn by the seed. By default 4 in 10 if an attack is
-        named, the most that the paper tries, and none if none is.
+        How many of them attack; the seed decides who. By default 4 in 10 if an attack is named, the
+        most that the paper tries, and otherwise none.
     participation
-        Share of the clients that takes part in a round; who, is drawn by the seed.
+        Share of the clients that takes part in a round; the seed decides who.
     rounds, local_epochs, batch, optimizer
         The recipe; by default the task's own (`Task.recipe`), which for the paper's tasks is the
         paper's.
     anchor
         How many of the server's samples are set aside for an update of its own, the anchor, which
         rules may compare clients with; by default the task's. Models are tested on the others,
-        whatever the rule, so that all are measured alike.
+        whatever the rule, so that all are measured on the same ones.
     seed
         Random seed. Scenarios with the same seed have the same data, attackers and first model,
         whatever their rule and attack.
@@ -136,7 +136,7 @@ class Scenario(BaseModel):
             first = str(error).strip().splitlines()[0]
             raise ValueError(f"PyTorch knows no such device: {device!r} ({first})") from None
 
-    # ---------------------------------------------------------------- what it stands for
+    # ---------------------------------------------------------------- resolved
 
     def resolve(self) -> ResolvedScenario:
         """Look all names up, make all components once, and fill in what was left out.
@@ -189,16 +189,16 @@ class Scenario(BaseModel):
         told = {"attackers": attackers} if rules.find(self.rule.name).is_told_attackers else {}
         return rules.get(self.rule.name, **self.rule.parameters, **told)
 
-    # ---------------------------------------------------------------- written down
+    # ---------------------------------------------------------------- as text
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that stand for the resolved scenario, not for file places."""
+        """Twelve hexadecimal digits of the resolved scenario, file locations excluded."""
         return self.resolve().digest
 
     @property
     def title(self) -> str:
-        """A name for people; `digest` tells scenarios apart, this may not."""
+        """A name for people; not unique, unlike `digest`."""
         return self.resolve().title
 
     def to_toml(self) -> str:
@@ -221,17 +221,17 @@ class Scenario(BaseModel):
         source
             The file, or a run's folder.
         changes
-            Fields to be set otherwise, by name; ``attack.shift_x`` reaches into a table.
+            Fields to override, by name; ``attack.shift_x`` reaches into a table.
         trust_code
             Whether the file may name code, as ``module:Class``, which is imported when the scenario
-            is run. `changes` may in any case.
+            is run. `changes` always may.
         protocol
-            What is filled in if neither says anything: `fedimmune.simulation.protocols`.
+            Fills in what both leave open: see `fedimmune.simulation.protocols`.
 
         Raises
         ------
         InputError
-            There is no such file, it is no scenario, or it names code that is not trusted.
+            There is no such file, it is not a scenario, or it names code that is not trusted.
         """
         written = read_toml(source)
         fields = with_protocol(protocol, changed(written, changes))
@@ -243,7 +243,7 @@ class Scenario(BaseModel):
 
 
 class ResolvedScenario(Scenario):
-    """A scenario in full: every name is known, every field and parameter has its value."""
+    """A scenario in full: every name is known, and every field and parameter has a value."""
 
     attackers: _Number
     rounds: _Count
@@ -259,7 +259,7 @@ class ResolvedScenario(Scenario):
     def digest(self) -> str:
         dumped = self.model_dump()
         for place in rules.find(self.rule.name).places:
-            dumped["rule"].pop(place, None)  # a defense that was moved is the same defense
+            dumped["rule"].pop(place, None)  # a moved defense is the same defense
         text = json.dumps(dumped, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -271,7 +271,7 @@ class ResolvedScenario(Scenario):
 
 
 def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a TOML file, or the scenario of a run's folder, without checking what it says."""
+    """Read a TOML file, or the scenario in a run's folder, without checking its fields."""
     path = Path(source)
     path = path / "scenario.toml" if path.is_dir() else path
     return untrusted.read_toml(path)
@@ -280,29 +280,29 @@ def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
 def _refuse_code(
     written: Mapping[str, Any], fields: Mapping[str, Any], source: str | os.PathLike[str]
 ) -> None:
-    """Refuse a file that names code: to import it is to run it."""
+    """Refuse a file that names code: importing it would run it."""
     for field in _TABLES:
         name = _name_of(fields.get(field))
         if names_code(name) and name == _name_of(written.get(field)):
             raise InputError(
                 f"{source} names code: {field} {name!r} would import the module "
-                f"{name.partition(':')[0]!r}. If you trust it, say so: --trust-code, or "
+                f"{name.partition(':')[0]!r}. If you trust it: --trust-code, or "
                 "trust_code=True in Python"
             )
 
 
 def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Set fields of a scenario that is not checked yet; the given one is left as it is.
+    """Return the fields of a scenario that is not checked yet, with changes.
 
-    A new name in a table leaves the old one's parameters behind, which are not its own; another
-    task leaves the old one's recipe behind, and another attack the number of attackers.
+    A new name in a table drops the old one's parameters; another task drops the old one's recipe,
+    and another attack the number of attackers.
     """
     fields = {name: dict(v) if isinstance(v, Mapping) else v for name, v in given.items()}
     for name, followers in _FOLLOWERS.items():
         new = changes.get(name, changes.get(f"{name}.name"))
         if new is not None and new != _name_of(fields.get(name)):
             fields = {field: v for field, v in fields.items() if field not in followers}
-    # Names first: what is set for a new rule must not be lost with the old one's parameters.
+    # Names first: parameters of a new rule must not be dropped with the old one's.
     for path in sorted(changes, key=lambda path: "." in path and not path.endswith(".name")):
         value = changes[path]
         name, _, rest = path.partition(".")
@@ -327,7 +327,7 @@ _FOLLOWERS = {
     "task": ("rounds", "local_epochs", "batch", "anchor", "optimizer"),
     "attack": ("attackers",),
 }
-"""Fields whose usual value depends on another's."""
+"""Fields whose default depends on another's value."""
 _TABLES = ("task", "rule", "attack", "partition", "optimizer")
 
 
@@ -336,7 +336,7 @@ def _name_of(given: object) -> object:
 
 
 def _no_field(path: str) -> str:
-    """Say that a scenario, or its optimizer, has no such field, and which may have been meant."""
+    """Word that a scenario, or its optimizer, has no such field, and what may have been meant."""
     name, _, rest = path.partition(".")
     owner, known = "a scenario", list(Scenario.model_fields)
     if name == "optimizer" and rest:
@@ -346,7 +346,7 @@ def _no_field(path: str) -> str:
 
 
 def _in_words(error: ValidationError, *outer: str) -> str:
-    """Say what is wrong in one line, for people who have never heard of pydantic."""
+    """Word what is wrong in one line, for people who have never heard of pydantic."""
     problems = []
     for found in error.errors():
         kind, place = found["type"], ".".join(map(str, (*outer, *found["loc"])))

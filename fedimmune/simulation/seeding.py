@@ -1,8 +1,8 @@
-"""One seed a scenario, and from it one for every purpose, so that none disturbs another.
+"""One seed per scenario, and from it one for every purpose, so that none disturbs another.
 
-Seeds depend on the scenario's `seed` and on the purpose alone. Scenarios that differ in their rule
-or their attack only, then, have the same clients, data, attackers, first model and batches, and
-can be compared pair by pair.
+Seeds depend only on the scenario's `seed` and the purpose. So scenarios that differ only in their
+rule or attack have the same clients, data, attackers, first model and batches, and can be compared
+pair by pair.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ __all__ = ["generator", "seed_for", "seeded"]
 
 
 def seed_for(seed: int, purpose: str, *numbers: int) -> int:
-    """Give the seed for one purpose, such as the training of client 3 in round 7.
+    """Return the seed for one purpose, such as the training of client 3 in round 7.
 
-    PyTorch's generator on the CPU looks at its lower 32 bits only; a digest has chance in all.
+    PyTorch's CPU generator uses only the lower 32 bits of a seed; in a digest, all bits are random.
     """
     text = ":".join([str(seed), purpose, *(str(number) for number in numbers)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
 def generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """Give a source of randomness for one purpose."""
+    """Return a source of randomness for one purpose."""
     return torch.Generator().manual_seed(seed_for(seed, purpose, *numbers))
 
 
 @contextmanager
 def seeded(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
-    """Seed PyTorch's own randomness (fresh weights, dropout), and put it back afterwards."""
+    """Seed PyTorch's global randomness (new weights, dropout), and restore it afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_for(seed, purpose, *numbers))
         yield

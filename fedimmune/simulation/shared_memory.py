@@ -1,4 +1,4 @@
-"""Files without a name: shared by processes, and gone with the last of them, however they end."""
+"""Memory that processes share as unnamed files, which vanish with the last of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _SHARED_MEMORY = Path("/dev/shm")
 class UnnamedFile:
     """A file that other processes can open while this one holds it.
 
-    Where there is a ``/proc``, its name is removed at once and others reach it through this
-    process's handle, so that even a kill leaves nothing behind. Elsewhere it has a name until it is
-    closed.
+    If there is a ``/proc``, its name is removed at once and others open it through this process's
+    handle, so that even a kill leaves nothing behind. Otherwise it has a name until it is closed.
 
     Parameters
     ----------
     size
-        How large it will be: it goes to memory rather than to a disk where that has room for it.
+        How large it will be: it is in memory if there is room, and otherwise on disk.
     """
 
     def __init__(self, size: int) -> None:
@@ -45,7 +44,7 @@ class UnnamedFile:
             file.write(content)
 
     def close(self) -> None:
-        """Let go of it; whoever has mapped it keeps what is in it."""
+        """Close it; whoever has mapped it keeps its content."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -69,13 +68,7 @@ _ALIGNMENT = 64
 
 
 class Layout:
-    """Where each tensor of a model's state lies within a row of bytes.
-
-    Parameters
-    ----------
-    state
-        A model's state dict.
-    """
+    """Where each tensor of a model's state dict lies within a row of bytes."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self.tensors: dict[str, tuple[int, torch.dtype, tuple[int, ...]]] = {}
@@ -87,7 +80,7 @@ class Layout:
         self.row_bytes = max(offset, _ALIGNMENT)
 
     def views(self, row: Tensor) -> dict[str, Tensor]:
-        """Give the tensors that lie in a row of bytes, as views of it."""
+        """Return the tensors in a row of bytes, as views of it."""
         found = {}
         for name, (offset, dtype, shape) in self.tensors.items():
             size = prod(shape) * dtype.itemsize
@@ -96,16 +89,16 @@ class Layout:
 
 
 class Arena:
-    """One row for the global model, and one per update; others for momenta.
+    """One row for the global model, one per update, and others for momenta.
 
     Parameters
     ----------
     layout
         Of a row.
     updates, momenta
-        How many rows there are for them.
+        Numbers of rows.
     file
-        The file to map; None for memory of this process alone.
+        The file to map; None for private memory.
     """
 
     def __init__(
@@ -122,5 +115,5 @@ class Arena:
 
     @staticmethod
     def bytes_for(layout: Layout, updates: int, momenta: int = 0) -> int:
-        """How large the memory is."""
+        """Return the size of the memory."""
         return (1 + updates + momenta) * layout.row_bytes

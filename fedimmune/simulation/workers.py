@@ -1,4 +1,4 @@
-"""One pair of hands: a model to train and test with, and the jobs that it is given."""
+"""Who trains and tests: this process, or worker processes that share data and models."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ __all__ = [
     "Executor",
     "Job",
     "JobRunner",
-    "LocalExecutor",
     "Pool",
-    "ProcessExecutor",
     "Rows",
     "Setup",
     "TestJob",
@@ -49,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Train one client, or the server, on the global model of the arena; the update goes there too.
+    """Train one client, or the server, from the arena's global model; its update goes to a row.
 
     The answer is None, or what went wrong.
     """
@@ -71,7 +69,7 @@ class TestJob:
 Job = TrainJob | TestJob
 
 SERVER = -1
-"""The server's number where clients have theirs: it trains on its anchor samples."""
+"""The server's number among clients: it trains on its anchor samples."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Setup:
     scenario
         What is simulated.
     task, attack
-        Of the scenario; workers get them as they are, for only this process may know their names.
+        Of the scenario; made here, because only this process may know their names.
     parts
         Numbers of each client's samples.
     attackers
@@ -101,7 +99,7 @@ class Setup:
     tested: Tensor
 
     def context(self, spec: DataSpec, arena: Arena, round_number: int, *client: int) -> Context:
-        """Return what the attack is told, as one client or as all attackers together."""
+        """Return the attack's context, as one client or as all attackers together."""
         # The last of what is carried from round to round is the model of the round before.
         has_previous = self.attack.needs_previous_model and round_number > 1
         return Context(
@@ -114,17 +112,7 @@ class Setup:
 
 
 class ClientRunner:
-    """Carries out jobs, one at a time.
-
-    Parameters
-    ----------
-    setup
-        What stays the same in all rounds.
-    data
-        Of the task.
-    arena
-        Where the global model is and updates go.
-    """
+    """Carries out jobs, one at a time: reads the global model from the arena, and writes there."""
 
     def __init__(self, setup: Setup, data: Data, arena: Arena) -> None:
         self._setup, self._data, self._arena = setup, data, arena
@@ -155,7 +143,7 @@ class ClientRunner:
         setup = self._setup
         attack = setup.attack if job.client in setup.attackers else NoAttack()
         context = setup.context(self._facts, self._arena, job.round_number, job.client)
-        # The server's own update is not a client's: it always starts afresh.
+        # The server always starts afresh.
         carries = setup.scenario.optimizer.carried and job.client != SERVER
         try:
             train_client(
@@ -172,17 +160,17 @@ class ClientRunner:
             update = self._arena.updates[job.row]
             write_update(self._model, self._arena.global_model, update)
             attack.on_update(update, context)
-        except Exception as error:  # whatever a user's model may raise: the others go on
+        except Exception as error:  # a user's model may raise anything: the others continue
             return f"{type(error).__name__}: {error}"
         return None
 
 
 class WorkerError(FedimmuneError):
-    """A worker process has gone; what was finished before is safe."""
+    """A worker process has ended; what was finished before is safe."""
 
 
 class JobRunner(Protocol):
-    """What a worker process works with."""
+    """What carries out the jobs of a worker process."""
 
     def do(self, job: Any) -> Any:
         """Carry out a job."""
@@ -196,8 +184,8 @@ class Pool:
     count
         How many.
     make
-        Called in each process with `arguments`; returns the `JobRunner` that does its jobs. A
-        function of a module, which the processes import.
+        Called in each process with `arguments`; returns the `JobRunner` that does its jobs. The
+        processes import it from its module.
     arguments
         For `make`.
     """
@@ -219,14 +207,9 @@ class Pool:
     def do(
         self, jobs: Sequence[Any], on_done: Callable[[int, Any], None] = lambda *_: None
     ) -> list[Any]:
-        """Carry out jobs and give their answers in the jobs' order.
+        """Carry out jobs and return their answers in order.
 
-        Parameters
-        ----------
-        jobs
-            What to do.
-        on_done
-            Is told each job's number and answer as it is done, from several threads.
+        `on_done` is called with each job's number and answer as it is done, from several threads.
         """
         answers: list[Any] = [None] * len(jobs)
         left: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -249,7 +232,7 @@ class Pool:
                 for future in futures:
                     future.result()
             except BaseException as stop:
-                while not left.empty():  # the others finish what they have in hand
+                while not left.empty():  # the others finish their present job
                     with suppress(queue.Empty):
                         left.get_nowait()
                 if not isinstance(stop, Exception):  # but Ctrl-C does not wait for that
@@ -279,7 +262,7 @@ class _Worker:
             [sys.executable, "-P", "-m", "fedimmune.simulation._worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the master, who then ends them
+            start_new_session=True,  # Ctrl-C is for the master, which then ends them
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
         )
 
@@ -309,11 +292,11 @@ class _Worker:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise WorkerError(
             f"a worker process ended ({how}); was there enough memory? "
-            "The same command goes on from what is finished"
+            "The same command resumes after what is finished"
         )
 
     def stop(self) -> None:
-        """Let it drop what it has in hand."""
+        """Abort its present job."""
         self._process.terminate()
 
     def end(self) -> None:
@@ -327,22 +310,20 @@ class _Worker:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _packed(make: Callable[..., JobRunner], arguments: Mapping[str, Any]) -> bytes:
-    problem: object
+    problem: object = "it is defined in the script itself"
     try:
         packed = pickle.dumps((make, dict(arguments)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        problem = error
-    else:
         if b"__main__" not in packed:
             return packed
-        problem = "it is defined in the script itself"
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        problem = error
     raise InputError(
         f"the task cannot be sent to worker processes ({problem}): define it in a module "
         "that can be imported, or use workers=1"
@@ -350,61 +331,52 @@ def _packed(make: Callable[..., JobRunner], arguments: Mapping[str, Any]) -> byt
 
 
 Rows = tuple[int, int]
-"""How many there are for updates and for momenta."""
+"""Numbers of rows for updates and for momenta."""
 
 
-class Executor(Protocol):
-    """Carries out jobs."""
+class Executor:
+    """Carries out jobs: in worker processes that map the same data and arena, or in this one.
 
-    arena: Arena
+    Parameters
+    ----------
+    workers
+        How many processes; 1 is this one.
+    setup, data
+        What stays the same in all rounds.
+    layout, rows
+        Of the arena.
+    """
+
+    def __init__(self, workers: int, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
+        self._pool: Pool | None = None
+        if workers == 1:
+            self.arena = Arena(layout, *rows)
+            self._runner = ClientRunner(setup, data, self.arena)
+            return
+        with UnnamedFile(Arena.bytes_for(layout, *rows)) as memory, shared_data(data) as file:
+            self.arena = Arena(layout, *rows, memory.path)
+            shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
+            self._pool = Pool(workers, _client_runner, {"setup": setup, **shared})
 
     def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
-        """Carry out jobs and give their answers in the jobs' order."""
-
-    def close(self) -> None:
-        """Let the workers go."""
-
-
-class LocalExecutor:
-    """No worker: the calling process does the work itself."""
-
-    def __init__(self, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
-        self.arena = Arena(layout, *rows)
-        self._client_runner = ClientRunner(setup, data, self.arena)
-
-    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
+        """Carry out jobs and return their answers in order."""
+        if self._pool is not None:
+            return self._pool.do(jobs, lambda *_: on_done())
         answers = []
         for job in jobs:
-            answers.append(self._client_runner.do(job))
+            answers.append(self._runner.do(job))
             on_done()
         return answers
 
     def close(self) -> None:
-        pass
-
-
-class ProcessExecutor:
-    """Worker processes that map the same data and the same arena."""
-
-    def __init__(self, count: int, setup: Setup, data: Data, layout: Layout, rows: Rows) -> None:
-        with (
-            UnnamedFile(Arena.bytes_for(layout, *rows)) as memory,
-            shared_data(data) as file,
-        ):
-            self.arena = Arena(layout, *rows, memory.path)
-            shared = {"layout": layout, "rows": rows, "arena": memory.path, "data": file}
-            self._pool = Pool(count, _client_runner, {"setup": setup, **shared})
-
-    def do(self, jobs: Sequence[Job], on_done: Callable[[], None]) -> list[Any]:
-        return self._pool.do(jobs, lambda *_: on_done())
-
-    def close(self) -> None:
-        self._pool.close()
+        """End the workers."""
+        if self._pool is not None:
+            self._pool.close()
 
 
 @contextmanager
 def shared_data(data: Data) -> Iterator[Path]:
-    """Give the file that other processes map a data set from: its prepared one, or an unnamed."""
+    """Yield the file that other processes map a data set from: its prepared one, or an unnamed."""
     if data.file is not None:
         yield data.file
         return
@@ -417,6 +389,5 @@ def shared_data(data: Data) -> Iterator[Path]:
 def _client_runner(
     setup: Setup, layout: Layout, rows: Rows, arena: Path, data: Path
 ) -> ClientRunner:
-    """Make the workbench of a worker process."""
     torch.set_num_threads(1)
     return ClientRunner(setup, read_data(data), Arena(layout, *rows, arena))

@@ -177,7 +177,7 @@ def test_kinds_survive_saving_and_restoring(knowing: Path, tmp_path: Path) -> No
 
 
 def test_confidence_is_calibrated(knowing: Path) -> None:
-    """Of attackers kept apart, those called a kind with confidence p are of it about p often."""
+    """Of held-out attackers called a kind with confidence p, a share of about p is of that kind."""
     defense = Defense.load(knowing)
     assert defense.kinds is not None
     fresh = [

@@ -92,7 +92,7 @@ def test_what_a_patched_defense_says_of_itself(parent: Defense, patched: Patched
 
 
 def test_a_patch_can_be_patched(tmp_path: Path, patched: Patched) -> None:
-    """By a third attack: the first two are old then, and kept apart as they were."""
+    """By a third attack: the first two are old then, and held out as they were."""
     patched.defense.save(tmp_path / "second.defense")
     second = Defense.load(tmp_path / "second.defense")
     assert {r.about.run for r in second.replay.to_train} == {0, 1, 10, 11}

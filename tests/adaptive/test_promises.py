@@ -30,7 +30,7 @@ def test_in_half_of_the_rounds_the_error_is_within_the_bound(
     seed: int, m: int, c: float, eps: float
 ) -> None:
     scores, attackers = rounds_of(seed, m)
-    found = promises(scores, attackers, FormSettings(c=c, eps=eps))
+    found = promises(scores, attackers, FormSettings(c=c, eps=eps, layers=1))
     errors, score_errors = [], []
     for row, bad in zip(scores.tolist(), attackers.tolist(), strict=True):
         pairs = list(zip(row, bad, strict=True))
@@ -50,7 +50,7 @@ def test_in_half_of_the_rounds_the_error_is_within_the_bound(
 
 
 def test_where_c_is_too_large_there_is_a_score_error_and_no_bound() -> None:
-    found = promises(*rounds_of(1, 2), FormSettings(c=1000.0))
+    found = promises(*rounds_of(1, 2), FormSettings(c=1000.0, layers=1))
     assert found["score_error"] > 0
     assert found["bound"] is None
 

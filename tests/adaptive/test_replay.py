@@ -17,7 +17,7 @@ from fedimmune.adaptive import train
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.replay import pack, sample, unpack
-from fedimmune.adaptive.split import Split, part
+from fedimmune.adaptive.split import Split, hold_out
 from fedimmune.errors import InputError
 from fedimmune.io import described, read_description
 from tests.adaptive.rehearsed import LAYERS, recording, recordings
@@ -75,7 +75,7 @@ def test_rounds_are_drawn_evenly(lengths: list[tuple[str, int]], limit: int) -> 
 
 
 def test_runs_that_are_kept_apart_stay_apart() -> None:
-    drawn = sample(part(recordings(rounds=30)), to_train=40, to_validate=20)
+    drawn = sample(hold_out(recordings(rounds=30)), to_train=40, to_validate=20)
     assert {each.about.run for each in drawn.to_train} == {0, 1}
     assert {each.about.run for each in drawn.to_validate} == {2}
     assert (rounds_of(drawn.to_train), rounds_of(drawn.to_validate)) == (40, 20)

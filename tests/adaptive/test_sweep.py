@@ -15,23 +15,22 @@ from fedimmune.adaptive import train
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.sweep import (
     GRID,
-    Bench,
-    Course,
     Grid,
-    InTurn,
     Outcome,
     OutcomeFile,
+    PointRunner,
     Search,
-    bench_for,
+    TrainOptions,
     best_of,
     described_search,
     figures_of,
+    point_runner,
     points_of,
 )
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from tests.adaptive.rehearsed import recording, recordings
 
-COURSE = Course(epochs=2, settings={"hidden": 8})
+OPTIONS = TrainOptions(epochs=2, settings={"hidden": 8})
 SMALL: Grid = {"c": (2, 10), "eps": (0, 0.5)}
 
 
@@ -54,20 +53,19 @@ class NeverAsked:
 class KilledAfter:
     """Measures some points and is killed."""
 
-    def __init__(self, count: int, bench: Bench) -> None:
-        self._count, self._client_runner = count, bench
+    def __init__(self, count: int, runner: PointRunner) -> None:
+        self._count, self._runner = count, runner
 
     def do(self, jobs: Sequence[Any], on_done: Callable[[int, Any], None]) -> list[Any]:
         for number in list(range(len(jobs)))[: -self._count - 1 : -1]:  # in any order
-            on_done(number, self._client_runner.do(jobs[number]))
+            on_done(number, self._runner.do(jobs[number]))
         raise KeyboardInterrupt
 
 
 def searched(
-    rehearsals: Sequence[Recording], grid: Grid, file: OutcomeFile, course: Course = COURSE
+    rehearsals: Sequence[Recording], grid: Grid, file: OutcomeFile, options: TrainOptions = OPTIONS
 ) -> list[Outcome]:
-    executor = InTurn(Bench(rehearsals, course))
-    return Search(rehearsals, course, grid, file).carry_out(executor)
+    return Search(rehearsals, options, grid, file).carry_out()
 
 
 # -------------------------------------------------------------------- points
@@ -102,8 +100,8 @@ def test_each_point_comes_out_as_if_it_were_trained_alone(
     rehearsals: list[Recording], file: OutcomeFile
 ) -> None:
     told: list[Outcome] = []
-    search = Search(rehearsals, COURSE, SMALL, file)
-    outcomes = search.carry_out(InTurn(Bench(rehearsals, COURSE)), told.append)
+    search = Search(rehearsals, OPTIONS, SMALL, file)
+    outcomes = search.carry_out(on_done=told.append)
     assert told == outcomes
     assert [one.settings for one in outcomes] == points_of(SMALL)
     for one in outcomes:
@@ -120,9 +118,9 @@ def test_each_point_comes_out_as_if_it_were_trained_alone(
 def test_kinds_that_are_not_learned_have_no_say(file: OutcomeFile) -> None:
     found = recordings(2, rounds=3)
     unseen = [recording(run, attack="backdoor", rounds=3) for run in (0, 1)]
-    course = replace(COURSE, attacks=("omniscient",))
-    (with_it,) = searched([*found, *unseen], {"c": [5]}, file, course)
-    (without,) = searched(found, {"c": [5]}, file, course)
+    options = replace(OPTIONS, attacks=("omniscient",))
+    (with_it,) = searched([*found, *unseen], {"c": [5]}, file, options)
+    (without,) = searched(found, {"c": [5]}, file, options)
     assert with_it == without
 
 
@@ -138,7 +136,7 @@ def test_what_a_defense_is_told(rehearsals: list[Recording], file: OutcomeFile) 
 def test_an_anchor_can_be_searched(rehearsals: list[Recording], file: OutcomeFile) -> None:
     with_it, without = searched(rehearsals, {"anchor": [True, False]}, file)
     assert with_it.attacker_weight != without.attacker_weight
-    left_out = COURSE.train(rehearsals, {"anchor": False}, epochs=1)
+    left_out = OPTIONS.train(rehearsals, {"anchor": False}, epochs=1)
     assert not left_out.references
 
 
@@ -149,14 +147,14 @@ def test_an_anchor_can_be_searched(rehearsals: list[Recording], file: OutcomeFil
 def test_a_search_goes_on_where_it_was(
     rehearsals: list[Recording], file: OutcomeFile, tmp_path: Path, count: int
 ) -> None:
-    bench = Bench(rehearsals, COURSE)
-    search = Search(rehearsals, COURSE, SMALL, file)
+    runner = PointRunner(rehearsals, OPTIONS)
+    search = Search(rehearsals, OPTIONS, SMALL, file)
     with pytest.raises(KeyboardInterrupt):
-        search.carry_out(KilledAfter(count, bench))
+        search.carry_out(KilledAfter(count, runner))
     assert search.done == count
-    again = Search(rehearsals, COURSE, SMALL, file)
+    again = Search(rehearsals, OPTIONS, SMALL, file)
     told: list[Outcome] = []
-    outcomes = again.carry_out(InTurn(bench), told.append)
+    outcomes = again.carry_out(on_done=told.append)
     assert len(told) == 4 - count
     assert again.done == 4
     assert outcomes == searched(rehearsals, SMALL, OutcomeFile(tmp_path / "anew"))
@@ -167,10 +165,10 @@ def test_a_wider_grid_trains_what_is_new_alone(
     rehearsals: list[Recording], file: OutcomeFile
 ) -> None:
     searched(rehearsals, SMALL, file)
-    assert Search(rehearsals, COURSE, {"c": (2, 5, 10), "eps": (0, 0.5)}, file).done == 4
+    assert Search(rehearsals, OPTIONS, {"c": (2, 5, 10), "eps": (0, 0.5)}, file).done == 4
     # The same settings, parted otherwise.
-    course = replace(COURSE, settings={"eps": 0.5})
-    search = Search(rehearsals, course, {"hidden": [8], "c": [2, 10]}, file)
+    options = replace(OPTIONS, settings={"eps": 0.5})
+    search = Search(rehearsals, options, {"hidden": [8], "c": [2, 10]}, file)
     outcomes = search.carry_out(NeverAsked())
     assert [one.settings for one in outcomes] == [{"hidden": 8, "c": c} for c in (2, 10)]
 
@@ -189,44 +187,44 @@ def test_a_wider_grid_trains_what_is_new_alone(
 )
 def test_nothing_is_taken_for_what_it_is_not(change: dict[str, Any]) -> None:
     point = {"c": 5}
-    usual = COURSE.digest("recordings", point)
-    assert replace(COURSE, **change).digest("recordings", point) != usual
-    assert COURSE.digest("others", point) != usual
-    assert COURSE.digest("recordings", {"c": 6}) != usual
-    assert COURSE.digest("recordings", {"c": 5}) == usual
+    usual = OPTIONS.digest("recordings", point)
+    assert replace(OPTIONS, **change).digest("recordings", point) != usual
+    assert OPTIONS.digest("others", point) != usual
+    assert OPTIONS.digest("recordings", {"c": 6}) != usual
+    assert OPTIONS.digest("recordings", {"c": 5}) == usual
 
 
 def test_a_worker_refuses_other_recordings(rehearsals: list[Recording], tmp_path: Path) -> None:
     files = [tmp_path / f"{i}.recording" for i in range(len(rehearsals))]
     for path, each in zip(files, rehearsals, strict=True):
         each.save(path)
-    bench = bench_for(files, digest_of(rehearsals), COURSE)
-    assert bench.do({"c": 5}) == Bench(rehearsals, COURSE).do({"c": 5})
+    runner = point_runner(files, digest_of(rehearsals), OPTIONS)
+    assert runner.do({"c": 5}) == PointRunner(rehearsals, OPTIONS).do({"c": 5})
     with pytest.raises(InputError, match="have changed"):
-        bench_for(files[:-1], digest_of(rehearsals), COURSE)
+        point_runner(files[:-1], digest_of(rehearsals), OPTIONS)
 
 
 # -------------------------------------------------------------------- refused
 
 
 @pytest.mark.parametrize(
-    ("grid", "course", "said"),
+    ("grid", "options", "said"),
     [
-        ({}, COURSE, "values to try"),
-        ({"c": []}, COURSE, "values to try: c"),
-        ({"c": [1, 2], "eps": [0.5, 1.5]}, COURSE, "eps: "),
-        ({"c": [5, "much"]}, COURSE, "c: "),
-        ({"color": [1, 2]}, COURSE, "color"),
-        ({"layers": [3]}, COURSE, "layers"),
-        ({"hidden": [8, 16]}, COURSE, "hidden cannot be both set and searched"),
-        ({"anchor": [False, True]}, Course(form="paper", epochs=2), "no anchor"),
+        ({}, OPTIONS, "values to try"),
+        ({"c": []}, OPTIONS, "values to try: c"),
+        ({"c": [1, 2], "eps": [0.5, 1.5]}, OPTIONS, "eps: "),
+        ({"c": [5, "much"]}, OPTIONS, "c: "),
+        ({"color": [1, 2]}, OPTIONS, "color"),
+        ({"layers": [3]}, OPTIONS, "layers"),
+        ({"hidden": [8, 16]}, OPTIONS, "hidden cannot be both set and searched"),
+        ({"anchor": [False, True]}, TrainOptions(form="paper", epochs=2), "no anchor"),
     ],
     ids=str,
 )
 def test_what_cannot_be_searched_is_refused_before_anything_is_trained(
-    rehearsals: list[Recording], file: OutcomeFile, grid: Grid, course: Course, said: str
+    rehearsals: list[Recording], file: OutcomeFile, grid: Grid, options: TrainOptions, said: str
 ) -> None:
     with pytest.raises(FedimmuneError, match=said) as refusal:
-        Search(rehearsals, course, grid, file)
+        Search(rehearsals, options, grid, file)
     assert isinstance(refusal.value, ParameterError)
     assert not file.path.exists()

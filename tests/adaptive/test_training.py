@@ -45,7 +45,7 @@ def test_the_best_validation_epoch_is_kept() -> None:
     torch.manual_seed(1)
     form = make_form("relational", {"layers": len(LAYERS), "anchor": False, "hidden": 16})
     to_train = examples_of(form, [r for r in found if r.about.run < 2])
-    # What is kept apart says the opposite, so that best and last are two.
+    # What is held out says the opposite, so that best and last differ.
     apart = [
         Examples(group.inputs, ~group.attackers)
         for group in examples_of(form, [r for r in found if r.about.run == 2])

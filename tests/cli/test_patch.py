@@ -159,7 +159,7 @@ def test_old_recordings_for_a_defense_that_carries_none() -> None:
     ("words", "said"),
     [
         (("nowhere", "--with", "new"), "no such file"),
-        (("new/0.recording", "--with", "new"), "is no defense"),
+        (("new/0.recording", "--with", "new"), "is not a defense"),
         (("old.defense", "--with", "nowhere"), "nowhere"),
         (("old.defense", "--with", "empty"), "no recordings"),
         (("old.defense", "--with", "single"), "two runs at least"),

@@ -138,7 +138,7 @@ def test_bad_input_is_one_line_that_helps(
 
 def test_a_broken_scenario_file(refused: Callable[..., str], folder: Path) -> None:
     (folder / "broken.toml").write_text("rounds = = 1")
-    assert "broken.toml is no TOML" in refused("simulate", "broken.toml")
+    assert "broken.toml is not TOML" in refused("simulate", "broken.toml")
 
 
 def test_runs_that_cannot_be_written(refused: Callable[..., str], folder: Path) -> None:

@@ -109,13 +109,13 @@ def test_an_honest_update_is_local_sgd_with_momentum(
 
 
 def test_momentum_is_carried_over_rounds_where_it_is_asked_for() -> None:
-    """Two rounds from one global model are one long training, cut in two, if momentum goes on."""
+    """With momentum carried, two rounds from one global model are one long training, cut in two."""
     optimizer = {"lr": 0.1, "momentum": 0.9, "carried": True}
     scenario = Scenario(task=BLOBS, clients=3, batch=8, optimizer=optimizer)
     task, data, federation = set_up(scenario)
     start = {name: tensor.clone() for name, tensor in federation.global_model.items()}
     first = sent(federation.train(1, nobody), 1)
-    # Whoever goes on is where it would be had nobody stopped: the others' model is of no influence.
+    # It ends where it would have without a stop, whatever the others' model.
     federation.set_global_model({name: tensor + first[name] for name, tensor in start.items()})
     second = sent(federation.train(2, nobody), 1)
     steps = [

@@ -207,7 +207,7 @@ def test_nothing_is_computed_before_it_is_asked_for() -> None:
 
 def test_who_plays_no_round_is_warned() -> None:
     scenario = Scenario(task=BLOBS, clients=3, rounds=1)
-    with pytest.warns(RuntimeWarning, match="no round was played"):
+    with pytest.warns(RuntimeWarning, match="no round has run"):
         simulate(scenario, workers=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,8 +1,8 @@
 """What all forms of the learned rule share: passes of attention over the clients (Algorithm 1).
 
-Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021: an estimate of the
-robust mean is compared with every client, T times over; a client's weight follows from its score,
-and the next estimate from the weights. A form says what an estimate and a score are.
+Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021: T times, an
+estimate of the robust mean is compared with every client; a client's weight follows from its score,
+and the next estimate from the weights. A form defines what an estimate and a score are.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "FormSettings",
     "Inputs",
     "Weighed",
+    "ideal_weights",
     "with_tensors",
 ]
 
@@ -49,7 +50,9 @@ class FormSettings(BaseModel):
     eps
         A client with less than eps / n of the weight gets none.
     passes
-        How often the estimate is made anew (T).
+        Number of estimates (T).
+    layers
+        Number of measured layers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -57,6 +60,7 @@ class FormSettings(BaseModel):
     c: float = Field(10.0, gt=0, le=MOST_VALUE)
     eps: float = Field(0.5, ge=0, lt=1)
     passes: int = Field(5, ge=1, le=1000)
+    layers: int = Field(ge=1, le=MOST_WIDTH)
 
 
 @dataclass(frozen=True)
@@ -76,21 +80,13 @@ class Weighed:
 
     @property
     def shares(self) -> Tensor:
-        """The weights, brought to a sum of one again: what the rule uses."""
+        """The weights, scaled to a sum of one: what the rule uses."""
         return self.weights / self.weights.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class Feature:
-    """What one input of a form's network says of a client.
-
-    Parameters
-    ----------
-    layer
-        Which of the measured layers it is about, from 0.
-    kind
-        What is measured there, in words.
-    """
+    """What one input of a form's network is: the layer, from 0, and what is measured there."""
 
     layer: int
     kind: str
@@ -98,15 +94,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """The first layer of a form's network, or a part of it.
-
-    Parameters
-    ----------
-    weight
-        (hidden, inputs).
-    features
-        What each input is.
-    """
+    """The first layer of a form's network, or a part: weights, (hidden, inputs), and the inputs."""
 
     weight: Tensor
     features: Sequence[Feature]
@@ -148,11 +136,11 @@ class AttentionModel(nn.Module, ABC):
 
     @abstractmethod
     def start(self, inputs: Inputs) -> Tensor:
-        """Give the first estimate of the robust mean."""
+        """Return the first estimate of the robust mean."""
 
     @abstractmethod
     def keys(self, inputs: Inputs) -> Tensor:
-        """Encode every client, once for all passes: what the estimate has no part in."""
+        """Encode every client, once for all passes, without the estimate."""
 
     @abstractmethod
     def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
@@ -160,40 +148,40 @@ class AttentionModel(nn.Module, ABC):
 
     @abstractmethod
     def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
-        """Give the next estimate."""
+        """Return the next estimate."""
 
     @abstractmethod
     def first_layers(self) -> list[FirstLayer]:
-        """Say what the network reads and how much it makes of it, for importance."""
+        """Return the layers that read features, for their importance."""
 
     @abstractmethod
     def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
-        """Give what the form sees of each client beside an estimate, (rounds, n, features).
+        """Return what the form sees of each client and an estimate, (rounds, n, features).
 
-        Lengths are left out where the form knows them apart: how long updates are depends on how
+        Lengths are left out if they are features of their own: how long updates are depends on how
         long clients train, which a rehearsal cannot know.
         """
 
     @property
     @abstractmethod
     def described_by(self) -> int:
-        """How many numbers `describe` gives of a client."""
+        """Number of features that `describe` returns per client."""
 
     @abstractmethod
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
-        """Say how far from the robust mean the weights lead, averaged over the batch."""
+        """Return how far from the robust mean the weights lead, averaged over the batch."""
 
     def choosing_loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
-        """Say what the epoch that is kept has least of; by default the loss."""
+        """Return what the kept epoch has least of; by default the loss."""
         return self.loss(inputs, weighed, attackers)
 
     def usable(self, inputs: Inputs) -> Tensor:
-        """Say which rounds are worth learning from, (rounds,); by default all."""
+        """Return which rounds to learn from, (rounds,), bool; by default all."""
         first = next(iter(inputs.values()))
         return torch.ones(len(first), dtype=torch.bool)
 
     def augmented(self, inputs: Inputs, random: torch.Generator) -> Inputs:
-        """Vary a batch that is about to be learned from; by default it is left as it is."""
+        """Vary a batch that is about to be trained on; by default it stays as it is."""
         return inputs
 
     def forward(self, inputs: Inputs, evidence: Tensor | None = None) -> Weighed:
@@ -204,7 +192,7 @@ class AttentionModel(nn.Module, ABC):
         inputs
             From `prepare`.
         evidence
-            What is known of the clients from earlier rounds, (rounds, n), added to the softmax.
+            From earlier rounds, (rounds, n), added to the softmax's logits.
         """
         keys, estimate = self.keys(inputs), self.start(inputs)
         scores = []
@@ -218,23 +206,29 @@ class AttentionModel(nn.Module, ABC):
         return Weighed(weights, torch.stack(scores))
 
 
+def ideal_weights(attackers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weights of the robust mean, (rounds, n): the same for all honest clients."""
+    benign = (~attackers).to(dtype)
+    return benign / benign.sum(-1, keepdim=True)
+
+
 Network = TypeVar("Network", bound=nn.Module)
 
 
 def with_tensors(make: Callable[[], Network], tensors: Mapping[str, Tensor]) -> Network:
-    """Make a network of saved tensors, which have to be just its own.
+    """Make a network of saved tensors, which have to be exactly its own.
 
     Parameters
     ----------
     make
-        Gives the network; nothing is allocated for what it holds.
+        Returns the network; nothing is allocated for its tensors.
     tensors
         By name. They are copied.
 
     Raises
     ------
     InputError
-        One is missing, odd, of another shape, or holds values that no network has.
+        One is missing, unknown, of another shape, or holds values that no network has.
     """
     with torch.device("meta"):
         made = make()

@@ -19,6 +19,7 @@ from fedimmune.adaptive.models.base import (
     FormSettings,
     Inputs,
     Weighed,
+    ideal_weights,
 )
 
 __all__ = ["Perceptron", "Principal", "PrincipalSettings"]
@@ -33,17 +34,15 @@ class PrincipalSettings(FormSettings):
 
     Parameters
     ----------
-    layers
-        How many layers are measured.
     components
-        How many principal axes a layer.
+        Number of principal axes per layer.
     start
         The first estimate: the coordinate-wise ``median`` (the paper's), ``mean`` or
         ``geometric-median`` of the clients' features.
     orient
-        Turn every axis so that the clients' coordinates sum to at least 0. A principal axis has no
-        sign of its own and the paper names none; False takes the one that the decomposition
-        happens to give, which differs from round to round.
+        Orient every axis so that the clients' coordinates sum to at least 0. A principal axis has
+        no sign of its own and the paper names none; False takes the one that the decomposition
+        happens to return, which differs from round to round.
     scaled
         Scale each round so that the median client's update has length 1.
     hidden, output
@@ -58,26 +57,24 @@ class PrincipalSettings(FormSettings):
     identity
         Start the first layer of each encoder as [I; −I], with noise; takes `hidden` = 2.
     random_start
-        In training, take a random convex combination of the clients for the first estimate, drawn
-        anew for every round and epoch.
+        In training, the first estimate is a random convex combination of the clients, drawn anew
+        for every round and epoch.
     jitter
         In training, multiply every feature by 1 + `jitter` · N(0, 1).
     weight_term
         Share of the loss that is the L1 distance between the weights and the ideal ones.
     limit
-        Learn nothing from rounds with a feature beyond ±`limit`: they have diverged. By default
-        all rounds count.
+        Skip rounds with a feature beyond ±`limit`: they have diverged. By default all count.
     chosen_by
-        Which epoch is kept: that of the least ``loss`` on the run kept apart, or of the least L1
+        Which epoch is kept: that of the least ``loss`` on the held-out run, or of the least L1
         distance between the ``weights`` and the ideal ones.
     attention
-        With False: a perceptron on all clients' features in their order gives the weights (an
+        If False, a perceptron on all clients' features in their order gives the weights (an
         ablation, bound to their number and order on purpose).
     clients
-        How many, for the ablation alone.
+        Their number; only for the ablation.
     """
 
-    layers: int = Field(ge=1, le=MOST_WIDTH)
     components: int = Field(10, ge=1, le=MOST_WIDTH)
     start: Literal["median", "mean", "geometric-median"] = "median"
     orient: bool = True
@@ -97,13 +94,9 @@ class PrincipalSettings(FormSettings):
     clients: int | None = Field(None, ge=1, le=MOST_WIDTH)
 
     @model_validator(mode="after")
-    def _clients_are_for_the_ablation(self) -> Self:
+    def _settings_fit(self) -> Self:
         if not self.attention and self.clients is None:
             raise ValueError("a perceptron on all clients has to know how many there are")
-        return self
-
-    @model_validator(mode="after")
-    def _identity_fits(self) -> Self:
         if self.identity and self.hidden != 2:
             raise ValueError("[I; −I] is twice as high as the input is wide: set hidden = 2")
         return self
@@ -115,7 +108,7 @@ class PrincipalSettings(FormSettings):
 
 
 class _OnCoordinates(AttentionModel):
-    """What attention and the perceptron of its ablation have in common: what they read and want."""
+    """What attention and the perceptron of its ablation share: the inputs and the loss."""
 
     name = "paper"
     side_by_side = frozenset({"features"})
@@ -153,8 +146,8 @@ class _OnCoordinates(AttentionModel):
         return torch.cat([features, features - estimate[:, None]], -1)
 
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
-        """The L1 distance of the last estimate, not renormalized, to the robust mean."""
-        truth = self.estimate(inputs, _ideal(weighed, attackers))
+        """Return the L1 distance of the last estimate, not renormalized, to the robust mean."""
+        truth = self.estimate(inputs, ideal_weights(attackers, weighed.weights.dtype))
         found = (self.estimate(inputs, weighed.weights) - truth).abs().mean()
         share = self.settings.weight_term
         if not share:
@@ -225,7 +218,7 @@ class Perceptron(_OnCoordinates):
 
 
 def coordinates(grams: Tensor, settings: PrincipalSettings) -> Tensor:
-    """Principal coordinates of every layer, side by side: (rounds, n, layers × components).
+    """Return principal coordinates of every layer: (rounds, n, layers × components).
 
     For X = U S Vᵀ they are the first columns of U S, from the Gram matrix X Xᵀ = U S² Uᵀ alone.
     """
@@ -242,7 +235,7 @@ def coordinates(grams: Tensor, settings: PrincipalSettings) -> Tensor:
 
 
 def _features(settings: PrincipalSettings) -> list[Feature]:
-    """What the columns of `coordinates` are."""
+    """Return what the columns of `coordinates` are."""
     return [
         Feature(layer, f"component {component}")
         for layer in range(settings.layers)
@@ -255,15 +248,9 @@ def _linear(module: nn.Module) -> nn.Linear:
     return module
 
 
-def _ideal(weighed: Weighed, attackers: Tensor) -> Tensor:
-    """Give the weights of the robust mean: the same for all honest clients."""
-    benign = (~attackers).to(weighed.weights.dtype)
-    return benign / benign.sum(-1, keepdim=True)
-
-
 def _off(weighed: Weighed, attackers: Tensor) -> Tensor:
-    """Give the L1 distance between the weights and the ideal ones."""
-    return (weighed.weights - _ideal(weighed, attackers)).abs().mean()
+    """Return the L1 distance between the weights and the ideal ones."""
+    return (weighed.weights - ideal_weights(attackers, weighed.weights.dtype)).abs().mean()
 
 
 def _encoder(settings: PrincipalSettings) -> nn.Sequential:
@@ -281,7 +268,7 @@ def _encoder(settings: PrincipalSettings) -> nn.Sequential:
 
 
 def _median(values: Tensor) -> Tensor:
-    """Over the clients; for an even number the mean of the middle two."""
+    """Return the median over the clients; for an even number the mean of the middle two."""
     in_order, n = values.sort(1).values, values.shape[1]
     return (in_order[:, (n - 1) // 2] + in_order[:, n // 2]) / 2
 

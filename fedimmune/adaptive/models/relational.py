@@ -1,8 +1,8 @@
-"""The relational form: scores from inner products alone, whatever the axes.
+"""The relational form: scores from inner products alone.
 
-A similarity that must not change when a layer's space is rotated can depend on inner products
-only. So the network reads, layer by layer, what the Gram matrix says about a client and the current
-estimate q = Σ wⱼxⱼ: no sign and no order of axes that could be arbitrary, and no fixed number of
+A similarity that must not change when a layer's space is rotated can only depend on inner products.
+So the network reads, layer by layer, what the Gram matrix says about a client and the current
+estimate q = Σ wⱼxⱼ. There are no axes with an arbitrary sign or order, and no fixed number of
 clients.
 """
 
@@ -21,16 +21,17 @@ from fedimmune.adaptive.models.base import (
     FormSettings,
     Inputs,
     Weighed,
+    ideal_weights,
 )
 
 __all__ = ["Relational", "RelationalSettings"]
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
-"""What those quantiles of the cosines to the other clients are called."""
+"""Names of those quantiles of the cosines to the other clients."""
 _TINY = 1e-12
 _FAR = 4.0
-"""Logarithms of ratios of lengths are compressed from here on: see `_far`."""
+"""Logarithms of ratios of lengths are compressed beyond this: see `_far`."""
 _WEISZFELD_STEPS = 8
 _SMOOTHING = 1e-4
 
@@ -40,8 +41,6 @@ class RelationalSettings(FormSettings):
 
     Parameters
     ----------
-    layers
-        How many layers are measured.
     anchor
         Whether clients are compared with the server's own update.
     relative
@@ -49,11 +48,10 @@ class RelationalSettings(FormSettings):
     hidden
         Width of the perceptron's two hidden layers.
     labels
-        How much the loss asks each score for its client's label, beside the distance to the
-        robust mean.
+        Weight of the scores' cross-entropy with the clients' labels in the loss, compared with the
+        distance to the robust mean.
     """
 
-    layers: int = Field(ge=1, le=MOST_WIDTH)
     anchor: bool = True
     relative: bool = True
     hidden: int = Field(64, ge=1, le=MOST_WIDTH)
@@ -65,8 +63,8 @@ class Relational(AttentionModel):
 
     Per layer: the cosine to the estimate, the length against the estimate's and against the median
     client's, five quantiles of the cosines to the other clients; with an anchor, the cosine to it.
-    Cosines among clients are given as they are and as differences to the median client's: how alike
-    honest clients are depends on how long they train, and a rehearsal cannot know that.
+    Cosines among clients are read as they are and as differences to the median client's: how alike
+    honest clients are depends on how long they train, which a rehearsal cannot know.
     """
 
     name = "relational"
@@ -93,8 +91,8 @@ class Relational(AttentionModel):
     def prepare(self, grams: Tensor) -> dict[str, Tensor]:
         n = grams.shape[-1] - self.settings.anchor
         squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-        # Any unit will do, so take the median client's, or the longest if that is nothing:
-        # small numbers lose nothing in float32.
+        # In units of the median client's length, or of the longest if that is 0: float32 keeps
+        # numbers about 1.
         usual, most = squares[..., :n].median(-1).values, squares[..., :n].amax(-1)
         unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
         scaled = grams / unit[..., None, None]
@@ -113,7 +111,10 @@ class Relational(AttentionModel):
             "grams": scaled[..., :n, :n].to(self.dtype),
             "lengths": lengths[..., :n].to(self.dtype),
             "logs": logs[..., :n].to(self.dtype),
-            "among_clients": _by_client(torch.cat([length, likeness], -1)).to(self.dtype),
+            "among_clients": torch.cat([length, likeness], -1)
+            .movedim(1, 2)
+            .flatten(2)
+            .to(self.dtype),
         }
 
     def start(self, inputs: Inputs) -> Tensor:
@@ -157,8 +158,7 @@ class Relational(AttentionModel):
 
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """The distance to the robust mean relative to its length, averaged over layers."""
-        benign = (~attackers).to(weighed.weights.dtype)
-        wanted = benign / benign.sum(-1, keepdim=True)
+        wanted = ideal_weights(attackers, weighed.weights.dtype)
         with torch.no_grad():
             whole = _square(inputs["grams"], wanted).clamp(min=1e-6)
         square = _square(inputs["grams"], weighed.shares - wanted)
@@ -166,7 +166,7 @@ class Relational(AttentionModel):
         if not self.settings.labels:
             return distance
         logits = 0.5 * self.settings.c * weighed.scores
-        labels = benign.expand_as(logits)
+        labels = (~attackers).to(logits.dtype).expand_as(logits)
         return distance + self.settings.labels * nn.functional.binary_cross_entropy_with_logits(
             logits, labels
         )
@@ -177,7 +177,7 @@ _TO_ESTIMATE = ("cosine to the estimate", "length against the estimate's")
 
 
 def _kinds(settings: RelationalSettings) -> list[str]:
-    """What is said of a client and a layer whatever the estimate, in the order of `prepare`."""
+    """Return the features of a client and a layer that do not involve the estimate, in order."""
     likeness = [f"cosine to others, {which}" for which in _COSINES]
     if settings.anchor:
         likeness.append("cosine to the server's")
@@ -188,7 +188,7 @@ def _kinds(settings: RelationalSettings) -> list[str]:
 
 
 def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
-    """Cosines to the estimate and lengths against its, by layer: (rounds, n, 2 × layers)."""
+    """Return cosines to the estimate and lengths against its, by layer: (rounds, n, 2 × layers)."""
     with_estimate = _products(inputs["grams"], estimate)
     square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
     cosines = with_estimate / (inputs["lengths"] * square.sqrt())
@@ -207,28 +207,23 @@ def _products(grams: Tensor, weights: Tensor) -> Tensor:
     return torch.bmm(stacked, weights[..., None]).view(grams.shape[:-1])
 
 
-def _by_client(features: Tensor) -> Tensor:
-    """(rounds, layers, n, features) → (rounds, n, layers × features)."""
-    return features.movedim(1, 2).flatten(2)
-
-
 def _from_median(values: Tensor) -> Tensor:
-    """Differences to the median client, the last dimension but one being the clients."""
+    """Return differences to the median client; clients are the last dimension but one."""
     return values - values.median(-2, keepdim=True).values
 
 
 def _far(logarithm: Tensor) -> Tensor:
-    """Compress what is beyond e⁴ times as long or short; 10³⁰ times is still told from it."""
+    """Compress what is beyond e⁴ times as long or short; 10³⁰ times still differs from it."""
     size = logarithm.abs()
     compressed = _FAR * (1 + (size.clamp(min=_FAR) / _FAR).log())
     return torch.where(size <= _FAR, logarithm, compressed.copysign(logarithm))
 
 
 def _geometric_median(gram: Tensor) -> Tensor:
-    """Weights of the clients in their geometric median, roughly, (rounds, n).
+    """Return the clients' approximate weights in their geometric median, (rounds, n).
 
-    Seen from the client in the middle of the others, as in the rule of that name: a single immense
-    update would leave nothing of the others' digits.
+    As in the rule of that name, differences are taken to the client in the middle of the others: a
+    single immense update would otherwise leave no digits of the others.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1)
     distances = (squares[:, :, None] + squares[:, None, :] - 2 * gram).clamp(min=0)
