@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedimmune import attacks
 from fedimmune.results import ACCUSING, UNKNOWN, Verdict
 from fedimmune.runs.results import ORACLE, Results, attackers_in, flat, rows_of
 from fedimmune.untrusted import printable
@@ -43,12 +44,6 @@ _ROUNDS = 10
 _CLIENTS = 1000
 """So many clients are shown at most, those first that were accused most."""
 _HONEST = "honest"
-_DEEDS = {
-    "backdoor": "who plant a backdoor",
-    "omniscient": "who send their update negated",
-    "sign-flip": "who send their update negated",
-    "label-flip": "who train on wrong labels",
-}
 _OPTIONS = {
     "task": ("task", "task.name"),
     "rule": ("rule", "rule.name"),
@@ -301,7 +296,9 @@ def _with_whom(setting: Setting, run: Any) -> str:
     count = len(attackers_in(there)) if pd.isna(run.attackers) else run.attackers
     if not count:
         return f"{who}, all honest"
-    return f"{who}, {count} of them attackers {_DEEDS.get(run.attack, f'({run.attack})')}"
+    attack = attacks.known(run.attack)
+    called = shortened(printable(run.attack)) if attack is None else attack.label
+    return f"{who}, {count} of them attackers ({called})"
 
 
 def _comparison(setting: Setting) -> list[str]:

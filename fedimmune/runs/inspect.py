@@ -112,7 +112,8 @@ def _looks(found: Sequence[Suspicion]) -> Suspicion | None:
     if not found:
         return None
     kind = Counter(one.kind for one in found).most_common(1)[0][0]
-    return Suspicion(kind, fmean(one.confidence for one in found if one.kind == kind))
+    alike = [one for one in found if one.kind == kind]
+    return Suspicion(kind, fmean(one.confidence for one in alike), advice=alike[0].advice)
 
 
 def record_of(folder: RunFolder, number: int) -> RoundRecord:

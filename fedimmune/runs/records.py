@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import (
@@ -13,19 +14,26 @@ from pydantic import (
     model_validator,
 )
 
+from fedimmune import attacks
 from fedimmune.results import OLDER, ClientResult
 
 __all__ = ["ClientData", "RoundRecord", "Seconds"]
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
-_Client = Annotated[
-    ClientResult,
-    PlainValidator(
-        lambda found: found if isinstance(found, ClientResult) else ClientResult.from_json(found)
-    ),
-    PlainSerializer(ClientResult.to_json),
-]
+
+
+def _client(found: object) -> ClientResult:
+    if isinstance(found, ClientResult):
+        return found
+    read = ClientResult.from_json(found)
+    if read.suspicion is None:
+        return read
+    told = replace(read.suspicion, advice=attacks.advice(read.suspicion.kind))
+    return replace(read, suspicion=told)
+
+
+_Client = Annotated[ClientResult, PlainValidator(_client), PlainSerializer(ClientResult.to_json)]
 
 
 class _Record(BaseModel):

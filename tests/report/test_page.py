@@ -181,9 +181,7 @@ def test_a_run_in_words(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", error="two\nlines <b>")
     last = RunFolder(folder).records()[-1]
     said = visible_text(page(tmp_path))
-    assert (
-        "After 6 rounds on digits with 10 clients, 4 of them attackers who plant a backdoor" in said
-    )
+    assert "After 6 rounds on digits with 10 clients, 4 of them attackers (backdoor)" in said
     assert f"is right on {last.accuracy:.1%}" in said
     assert f"on {last.asr:.1%}" in said
     assert "In 1 round the model stayed as it was: two lines <b>." in said
