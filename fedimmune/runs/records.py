@@ -76,14 +76,14 @@ class Seconds(_Record):
 
 
 class RoundRecord(_Record):
-    """What there is to say about one round. Shares run from 0 to 1.
+    """The record of one round. Shares run from 0 to 1.
 
     Parameters
     ----------
     round
         From 1.
     accuracy, loss
-        Of the new global model, on the server's test samples (ACC); None where it does not test.
+        Of the new global model, on the server's test samples (ACC); None if it is not tested.
     asr
         Share of all attacked test samples that are classified as the attacker wants (ASR), as the
         paper has it: a perfect model has the target class's own share. None without a target.
@@ -92,7 +92,7 @@ class RoundRecord(_Record):
     accuracy_without_success
         ACC · (1 − ASR), the paper's figure for both at once.
     precision
-        Share of the accused (suspected or rejected) that attack; None where nobody is accused.
+        Share of the accused (suspected or rejected) that attack; None if nobody is accused.
     recall
         Share of the attackers that are accused.
     auroc
@@ -108,7 +108,7 @@ class RoundRecord(_Record):
     warnings
         What is odd about the round as a whole; see `Aggregation.warnings`.
     error
-        Why the global model stayed as it was, where it did.
+        Why the global model did not change; None if it did.
     seconds
         Where the time went; the only part that differs between equal runs.
     """
