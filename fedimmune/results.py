@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 UNKNOWN = "unknown"
-"""The kind of an attack that cannot be told."""
+"""The kind of an attack that looks like none that was rehearsed."""
 OLDER = "it is of an older format, which had `id` instead of `client`: run it anew"
 LARGEST_SHARE = 1 + 1e-6
 """Weights and probabilities are at most this: floats that sum to one may be a little more."""
@@ -55,7 +55,7 @@ class Verdict(StrEnum):
     FAILED = "failed"
     """Nothing came."""
     LATE = "late"
-    """It came after its round."""
+    """It came after its round had ended."""
 
 
 ACCUSING = (Verdict.SUSPECTED, Verdict.REJECTED)
@@ -203,7 +203,7 @@ class ClientResult:
         Parameters
         ----------
         rule
-            Name of the rule, for when there is no other reason.
+            Name of the rule, if there is no other reason.
         """
         return Notice(
             client=str(self.client),

@@ -55,7 +55,7 @@ class TriggeredBatch:
 
 @dataclass(frozen=True)
 class Context:
-    """What an attack is told about a round, besides what it is given to change.
+    """What an attack knows about a round, besides what it may change.
 
     Parameters
     ----------

@@ -415,7 +415,7 @@ def trust_map(results: Results, run: Hashable, title: str) -> Figure | None:
     found = _shown(found[told].dropna(axis="columns", how="all"))
     tips = _tips(found, round="d", weight=".1%", score=".4~g")
     by_weight = (cells["weight"] / cells["weight"].max()).clip(0.04, 1)
-    found["shade"] = cells["verdict"].map(_SHADES).fillna(by_weight).fillna(0.75)
+    found["shade"] = cells["verdict"].map(_SHADES).fillna(by_weight).fillna(0.75).round(2)
     signs = {name: sign for name, sign in _VERDICTS.items() if name in set(cells["verdict"])}
     height = max(7, min(20, 900 // max(len(ids), 1)))
     gap = 0.04 if len(rounds) <= 100 else 0.0

@@ -248,11 +248,9 @@ def _detection(setting: Setting) -> Group:
         _some(
             charts.lines(setting.rounds, "attacker_weight", "Weight on attackers", level=level),
             charts.lines(
-                setting.rounds, "precision", "Precision: share of the accused that attack"
+                setting.rounds, "precision", "Precision: of the accused, share that attack"
             ),
-            charts.lines(
-                setting.rounds, "recall", "Recall: share of the attackers that are accused"
-            ),
+            charts.lines(setting.rounds, "recall", "Recall: of the attackers, share accused"),
         ),
     )
     accused = setting.means["accused"].drop(list(setting.oracles))
