@@ -99,7 +99,6 @@ bench-flower: $(VENV)/.flower ## the strategy beside Flower's own; writes build/
 	$(BIN)/python -m benchmarks.flower
 
 picture: $(VENV)/.dev ## draw the documentation's pictures from the demo's runs
-	$(BIN)/python docs/picture.py
 	$(BIN)/python docs/pictures.py
 
 # Its theme tells of another generator at every build, unless it is told not to.

@@ -80,17 +80,12 @@ class Aggregation:
         """Each client's verdict; an id that was there twice has that of the update that counted."""
         return {one.client: one.verdict for one in reversed(self.clients)}
 
-    def notices(self, advice: Mapping[str, str] | None = None) -> dict[ClientId, Notice]:
+    def notices(self) -> dict[ClientId, Notice]:
         """Return what each client is to be told, as JSON and, with `str`, as text.
 
         An id that was there twice gets the notice of the update that counted.
-
-        Parameters
-        ----------
-        advice
-            What an honest client should check, by kind of attack, used before what is built in.
         """
-        return {one.client: one.notice(self.rule, advice=advice) for one in reversed(self.clients)}
+        return {one.client: one.notice(self.rule) for one in reversed(self.clients)}
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from fedimmune.errors import InputError
 
 __all__ = [
     "ACCUSING",
+    "CHECK_ANYTHING",
     "LARGEST_SHARE",
     "OLDER",
     "UNKNOWN",
@@ -25,24 +26,17 @@ __all__ = [
 ]
 
 UNKNOWN = "unknown"
-"""The kind of an attack that cannot be told."""
+"""The kind of an attack that looks like none that was rehearsed."""
 OLDER = "it is of an older format, which had `id` instead of `client`: run it anew"
 LARGEST_SHARE = 1 + 1e-6
 """Weights and probabilities are at most this: floats that sum to one may be a little more."""
 _MOST = sys.float_info.max
 
-_ADVICE = {
-    "backdoor": "look for samples with a mark in common (a logo, a stamp, a border) and one label",
-    "sign-flip": (
-        "check the sign and the size of what you send: it has to be the model after training, and "
-        "training has to lower the loss"
-    ),
-    "label-flip": "check your labels: are classes swapped, shifted by one, or in another order?",
-}
-_CHECK_ANYTHING = (
+CHECK_ANYTHING = (
     "check your labels and samples, that you trained from the model that was sent to you, and that "
     "what you send is the model after training"
 )
+"""Advice for an honest client that looks like an attacker of no kind that is known."""
 
 
 class Verdict(StrEnum):
@@ -61,7 +55,7 @@ class Verdict(StrEnum):
     FAILED = "failed"
     """Nothing came."""
     LATE = "late"
-    """It came after its round."""
+    """It came after its round had ended."""
 
 
 ACCUSING = (Verdict.SUSPECTED, Verdict.REJECTED)
@@ -83,6 +77,9 @@ class Suspicion:
         break; None if the rule does not remember.
     runner_up, runner_up_confidence
         The next likeliest kind, and its probability; None if there is no other.
+    advice
+        What an honest client should check that looks like this kind, `Attack.advice`. It is part
+        of notices, and not of records: those who read one look it up.
     """
 
     kind: str
@@ -90,6 +87,7 @@ class Suspicion:
     since: int | None = None
     runner_up: str | None = None
     runner_up_confidence: float | None = None
+    advice: str = field(default=CHECK_ANYTHING, compare=False, repr=False)
 
     def __str__(self) -> str:
         second = ""
@@ -100,18 +98,8 @@ class Suspicion:
         first = f"looks most like {self.kind} ({self.confidence:.0%})"
         return first + (second and f", then {second}")
 
-    def advice(self, known: Mapping[str, str] | None = None) -> str:
-        """Return what an honest client should check that looks like this kind.
 
-        Parameters
-        ----------
-        known
-            Advice by kind of attack, used before the built-in advice.
-        """
-        return {**_ADVICE, **(known or {})}.get(self.kind, _CHECK_ANYTHING)
-
-
-_SUSPICION = tuple(field.name for field in fields(Suspicion))
+_SUSPICION = ("kind", "confidence", "since", "runner_up", "runner_up_confidence")
 
 
 class Notice(dict[str, Any]):
@@ -205,7 +193,7 @@ class ClientResult:
             _checked(value, "is_attacker", bool, "true or false"),
         )
 
-    def notice(self, rule: str = "", *, advice: Mapping[str, str] | None = None) -> Notice:
+    def notice(self, rule: str = "") -> Notice:
         """Return what the client is to be told: what was seen, since when, and what to check.
 
         Wan and Chen (2021) promise that an honest client that is taken for an attacker can be told
@@ -215,29 +203,27 @@ class ClientResult:
         Parameters
         ----------
         rule
-            Name of the rule, for when there is no other reason.
-        advice
-            What an honest client should check, by kind of attack, used before what is built in.
+            Name of the rule, if there is no other reason.
         """
         return Notice(
             client=str(self.client),
             verdict=str(self.verdict),
             **self._suspicion_fields(),
             weight=self.weight,
-            text=self._words(self.reason or rule, advice),
+            text=self._words(self.reason or rule),
         )
 
     def _suspicion_fields(self) -> dict[str, Any]:
-        return dict.fromkeys(_SUSPICION) if self.suspicion is None else asdict(self.suspicion)
+        return {name: getattr(self.suspicion, name, None) for name in _SUSPICION}
 
-    def _words(self, reason: str, advice: Mapping[str, str] | None) -> str:
+    def _words(self, reason: str) -> str:
         match self.verdict:
             case Verdict.TRUSTED:
                 return "Your update is part of the new model."
             case Verdict.REDUCED:
                 return (
                     f"Your update is part of the new model, but counts for little: {reason}. This "
-                    f"is not an accusation; if it happens often, {_CHECK_ANYTHING}."
+                    f"is not an accusation; if it happens often, {CHECK_ANYTHING}."
                 )
             case Verdict.UNUSED:
                 return f"Your update was not used, which is not an accusation: {reason}."
@@ -255,10 +241,10 @@ class ClientResult:
             " and not used" if self.weight == 0 else ""
         )
         if self.suspicion is None:
-            return f"{taken}: {reason}. If you mean no harm, {_CHECK_ANYTHING}."
+            return f"{taken}: {reason}. If you mean no harm, {CHECK_ANYTHING}."
         since = self.suspicion.since
         when = "" if since is None else f", since round {since}"
-        check = self.suspicion.advice(advice)
+        check = self.suspicion.advice
         return f"{taken}{when}. It {self.suspicion}. If you mean no harm, {check}."
 
 

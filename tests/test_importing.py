@@ -15,7 +15,6 @@ DRAWN_OR_ASKED = (
     "pandas",
     "altair",
     "vl_convert",
-    "matplotlib",
     "typer",
     "click",
     "tensorboard",

@@ -13,10 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from fedimmune import attacks, rules, tasks
+from fedimmune.adaptive.reputation import Case
+from fedimmune.adaptive.rule import _suspicion
+from fedimmune.aggregation import Aggregation
 from fedimmune.attacks.registry import _ATTACKS
 from fedimmune.cli import app, completion
 from fedimmune.registry import Registry
+from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules.registry import _RULES
+from fedimmune.runs import RoundRecord
 from fedimmune.tasks.registry import _TASKS
 
 FILES = {
@@ -37,6 +42,7 @@ class Fresh(Attack):
 
     name = "fresh-attack"
     summary = "an attack of one file"
+    label = "freshness"
     advice = "check that you send anything"
     ranges = {"left": (0.0, 0.5)}
 
@@ -115,11 +121,27 @@ def test_it_is_simulated_reported_rehearsed_and_told(tmp_path: Path) -> None:
     run("report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text()
     assert all(f"fresh-{kind}" in page for kind in ("task", "rule", "attack"))
+    assert "4 of them attackers (freshness)" in page
     rehearsed = ("--attacks", "fresh-attack", "--attackers", "0,2", "--runs", "1", "--randomize")
     run("rehearse", *rehearsed, *common, "-o", str(tmp_path / "recordings"))
     names = [file.name for file in (tmp_path / "recordings").iterdir()]
     assert sum(name.startswith("fresh-attack-2of10-oracle") for name in names) >= 1
-    assert attacks.advice("fresh-attack") == "check that you send anything"
+
+
+@pytest.mark.usefixtures("fresh")
+def test_whoever_looks_like_it_is_told_what_to_check() -> None:
+    case = Case(since=1, evidence=(0.0, -9.0), rounds=1)
+    suspicion = _suspicion(["fresh-attack", "unknown"], case, remembers=False)
+    suspect = ClientResult(1, Verdict.SUSPECTED, 0.0, suspicion=suspicion)
+    answer = Aggregation("adaptive", {}, None, None, {}, (suspect,))
+    told = "If you mean no harm, check that you send anything."
+    assert str(answer.notices()[1]).endswith(told)
+    assert answer.to_json()["clients"][0]["notice"].endswith(told)
+    read = RoundRecord.model_validate_json(
+        '{"round": 1, "seconds": {"training": 0, "aggregating": 0, "testing": 0}, "clients": ['
+        '{"client": "1", "verdict": "suspected", "kind": "fresh-attack", "confidence": 0.9}]}'
+    )
+    assert str(read.clients[0].notice()).endswith(told)
 
 
 @pytest.mark.usefixtures("fresh")

@@ -1,9 +1,8 @@
-"""What the README says of the product is so: its example, its lists, its figures, its picture."""
+"""What the README says of the product is so: its example, its lists, its figures."""
 
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from typer.main import get_command
 import fedimmune
 from fedimmune import attacks, rules, tasks
 from fedimmune.cli import app
-from fedimmune.demo import RULES, Demo
 from fedimmune.simulation import partition
 
 ROOT = Path(__file__).parent.parent
@@ -83,19 +81,3 @@ def test_the_times_are_those_of_the_benchmarks() -> None:
     for rule, place in of.items():
         ours, theirs = (cell.split(" / ")[place] for cell in cells)
         assert re.search(rf"^\| `{rule}` \| {ours} \| [\d.]+ \| {theirs} \|", published, re.M), rule
-
-
-# ---------------------------------------------------------------- the picture
-
-
-def test_the_picture_is_small_and_drawn_by_the_code(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = ROOT / "docs" / "images" / "story.png"
-    assert picture.stat().st_size < 200_000
-    records = list(
-        fedimmune.simulate(Demo(tmp_path).scenario("krum").model_copy(update={"rounds": 3}))
-    )
-    draw = runpy.run_path(str(ROOT / "docs" / "picture.py"))["draw"]
-    draw(dict.fromkeys(RULES, records), tmp_path / "story.png")
-    size = slice(16, 24)  # of a PNG: width and height
-    assert (tmp_path / "story.png").read_bytes()[size] == picture.read_bytes()[size]

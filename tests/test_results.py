@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Updates, rules
+from fedimmune import Updates, attacks, rules
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import InputError
 from fedimmune.results import UNKNOWN, ClientResult, Suspicion, Verdict
 from fedimmune.rules.base import ClientWeights, WeightRule
+from fedimmune.runs import RoundRecord, Seconds
 
 weights_of = st.lists(
     st.sampled_from([0.0, 1e-6, 1e-3, 0.01, 0.04, 0.06, 0.4, 0.6, 1.0, 3.0]) | st.floats(1e-200, 1),
@@ -297,7 +298,7 @@ def test_a_kind_is_a_guess_with_a_runner_up() -> None:
 
 
 def suspected(kind: str) -> ClientResult:
-    suspicion = Suspicion(kind, 0.87, 3, "label-flip", 0.11)
+    suspicion = Suspicion(kind, 0.87, 3, "label-flip", 0.11, attacks.advice(kind))
     return ClientResult("clinic-4", Verdict.SUSPECTED, 0.0, -0.9, "taken for it", suspicion)
 
 
@@ -312,18 +313,22 @@ def test_a_suspect_is_told_of_what_since_when_how_sure_and_what_to_check() -> No
     assert (told["runner_up"], told["runner_up_confidence"]) == ("label-flip", 0.11)
 
 
-def test_advice_differs_by_kind_and_there_is_some_for_any() -> None:
+def test_advice_is_that_of_the_attack_and_there_is_some_for_any() -> None:
     kinds = ("backdoor", "sign-flip", "label-flip", "my-own")
-    advice = [Suspicion(kind, 0.9).advice() for kind in kinds]
-    assert len(set(advice)) == 4
-    assert Suspicion(UNKNOWN, 0.9).advice() == advice[-1]
-    assert str(suspected("my-own").notice()).endswith(f"If you mean no harm, {advice[-1]}.")
+    told = [str(suspected(kind).notice()) for kind in kinds]
+    ends = [text.partition("If you mean no harm, ")[2].removesuffix(".") for text in told]
+    assert ends[:3] == [attacks.find(kind).advice for kind in kinds[:3]]
+    assert len(set(ends)) == 4
+    assert str(suspected(UNKNOWN).notice()).endswith(f"If you mean no harm, {ends[3]}.")
 
 
-@pytest.mark.parametrize("kind", ["backdoor", "my-own"])
-def test_advice_of_the_callers_own_comes_first(kind: str) -> None:
-    text = str(suspected(kind).notice(advice={kind: "look at layer 3"}))
-    assert text.endswith("If you mean no harm, look at layer 3.")
+def test_advice_is_not_written_down_and_looked_up_again() -> None:
+    seconds = Seconds(training=0, aggregating=0, testing=0)
+    record = RoundRecord(round=1, clients=(suspected("label-flip"),), seconds=seconds)
+    text = record.model_dump_json()
+    assert attacks.LabelFlip.advice not in text
+    (read,) = RoundRecord.model_validate_json(text).clients
+    assert read.notice() == record.clients[0].notice()
 
 
 def test_of_an_unknown_kind_only_the_nearest_is_told() -> None:

@@ -203,7 +203,7 @@ records_of_rounds = st.builds(
                 Suspicion,
                 kind=st.text(),
                 confidence=st.floats(0, 1),
-                since=st.none() | st.integers(1, 2**53),
+                since=st.none() | st.integers(1, 2**53 - 1),
                 runner_up=st.none() | st.text(),
                 runner_up_confidence=st.none() | st.floats(0, 1),
             ),

@@ -10,6 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from fedimmune import attacks
 from fedimmune._layers import Kind, Layer
 from fedimmune.adaptive.defense import Defense, Judged
 from fedimmune.adaptive.reputation import Case, Memory
@@ -197,7 +198,8 @@ def _suspicion(names: Sequence[str], case: Case, *, remembers: bool) -> Suspicio
     confidence = round(likely.pop(best), 4)
     second = max(likely, key=likely.__getitem__)
     since = case.since if remembers else None
-    return Suspicion(best, confidence, since, second, round(likely[second], 4))
+    runner_up = round(likely[second], 4)
+    return Suspicion(best, confidence, since, second, runner_up, attacks.advice(best))
 
 
 def _times(ratio: Tensor) -> str:

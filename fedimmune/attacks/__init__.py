@@ -5,7 +5,6 @@ from typing import Any
 from fedimmune.attacks.base import Attack, Context, TriggeredBatch
 from fedimmune.attacks.registry import (
     advice,
-    all_advice,
     available,
     exported,
     find,
@@ -20,7 +19,6 @@ __all__ = [
     "Context",
     "TriggeredBatch",
     "advice",
-    "all_advice",
     "available",
     "find",
     "get",

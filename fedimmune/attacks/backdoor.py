@@ -24,8 +24,8 @@ _BAR = 3
 class Backdoor(Attack):
     """Draw a pattern into a share of each batch and call those samples `target`.
 
-    Its success is measured on all test samples with the pattern, as the paper has it, and on those
-    alone that are not of the target's class anyway.
+    Its success is measured on all test samples with the pattern, as in the paper, and also without
+    those that are of the target's class anyway.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Backdoor(Attack):
 
     def check(self, spec: DataSpec) -> None:
         if spec.highest is None:
-            raise ParameterError("backdoor: its pattern needs images, which this task has not")
+            raise ParameterError("backdoor: its pattern needs images, and this task has none")
         channels, *sides = spec.shape
         height, width = sides if self.drawn_at is None else (self.drawn_at, self.drawn_at)
         bottom, right = self.shift_y + 3 + self.gap, self.shift_x + 7 + self.gap
@@ -138,7 +138,7 @@ class Backdoor(Attack):
         return images
 
     def _pattern(self, spec: DataSpec) -> Tensor:
-        """Say which pixels are the pattern's."""
+        """Return which pixels are the pattern's."""
         _, height, width = spec.shape
         drawn = (height, width) if self.drawn_at is None else (self.drawn_at, self.drawn_at)
         pattern = torch.zeros(drawn, dtype=torch.bool)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Configurable
+from fedimmune.results import CHECK_ANYTHING
 from fedimmune.rules.base import Rule
 from fedimmune.tasks import DataSpec
 from fedimmune.updates import Updates
@@ -54,7 +55,7 @@ class TriggeredBatch:
 
 @dataclass(frozen=True)
 class Context:
-    """What an attack is told about a round, besides what it is given to change.
+    """What an attack knows about a round, besides what it may change.
 
     Parameters
     ----------
@@ -100,8 +101,8 @@ class Attack(Configurable, ABC):
     (``own``), each other's updates (``colluders``), every client's updates (``everyone``), or
     those and the server's rule (``defense``)."""
     label: ClassVar[str]
-    """What it is called in captions; by default its name."""
-    advice: ClassVar[str | None] = None
+    """What reports call it, as in "attackers (sign flip)"; by default its name."""
+    advice: ClassVar[str] = CHECK_ANYTHING
     """What an honest client should check that looks like this attack."""
     target: int | None = None
     """The class that the attack wants to hear, if it has one."""

@@ -19,14 +19,14 @@ __all__ = ["InnerProductManipulation"]
 class InnerProductManipulation(Attack):
     """Send −`epsilon` times the mean of the honest clients' updates, every attacker the same.
 
-    Floating-point buffers too; counters are sent as they are. Nobody honest, nothing to send: then
-    attackers send what they have trained.
+    Floating-point buffers too; counters are sent as they are. If nobody is honest, attackers send
+    what they have trained.
 
     Parameters
     ----------
     epsilon
-        How many times the mean. Up to 1 it is as short as an honest update, and gets past the
-        median and Krum if there are enough attackers; (n−f)/f turns the mean of all to 0.
+        Factor. Up to 1 the result is as short as an honest update, and gets past the median and
+        Krum if there are enough attackers; (n−f)/f makes the mean of all 0.
     """
 
     name = "ipm"

@@ -32,8 +32,8 @@ class LabelFlip(Attack):
     ----------
     kind
         ``map``: `source` is called `target`. ``swap``: and `target` is called `source`.
-        ``reverse``: the first class is called the last, and so on. ``permutation``: as
-        `permutation` has it. By default ``swap`` where there are two classes, else ``map``.
+        ``reverse``: the first class is called the last, and so on. ``permutation``: as in
+        `permutation`. By default ``swap`` if there are two classes, else ``map``.
     source, target
         The pair of classes; by default 1 → 7 as in the paper, 1 → the last class if there are fewer
         than eight, or 0 → 1 if there are two. With ``reverse`` and ``permutation`` the target

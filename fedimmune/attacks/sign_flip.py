@@ -28,7 +28,7 @@ class SignFlip(Attack):
     Parameters
     ----------
     scale
-        How many times the update; 1 leaves its length as it is.
+        Factor; 1 leaves the update's length as it is.
     spare
         Patterns (``*`` and ``?``) of layers that are sent as they are. By default none: buffers
         are negated too. ``["*running_*"]`` negates trained parameters only, and leaves batch-norm

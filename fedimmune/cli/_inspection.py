@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedimmune import attacks
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.explanation import Explanation, LayerBlame, Standing, importance_of
 from fedimmune.cli._ui import Shown, bar, bars, promises_table, share, validation_table
@@ -175,7 +174,7 @@ def _history_facts(one: ClientHistory) -> dict[str, Any]:
 def _explanation(folder: RunFolder, number: int, client: str, defense: Path | None) -> Shown:
     found = explain_client(folder, number, client, defense=defense)
     one = client_in(record_of(folder, number), client)
-    notice = one.notice("adaptive", advice=attacks.all_advice())
+    notice = one.notice("adaptive")
     facts = {
         "run": str(folder.path),
         "round": number,

@@ -18,7 +18,6 @@ import tomli_w
 from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor
 
-from fedimmune import attacks
 from fedimmune.aggregation import Outcome
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.flower.arrays import record_of
@@ -223,7 +222,7 @@ class Session:
     def _note(self, record: RoundRecord) -> None:
         """Remember what clients are to be told, and who was suspected."""
         for one in record.clients:
-            self.notices[one.client] = one.notice(self.rule.name, advice=attacks.all_advice())
+            self.notices[one.client] = one.notice(self.rule.name)
             self.notices[one.client]["round"] = record.round
         if self.exclusion is not None:
             suspects = [c.client for c in record.clients if c.verdict == Verdict.SUSPECTED]

@@ -1,11 +1,12 @@
 """Every figure of a report, described once, as an Altair chart of the results' tables.
 
-The page shows it, and `save` draws the same as PNG, SVG or PDF. What others wrote (ids, reasons,
-names of rules) is data in a chart, never the name of a field or an expression.
+The page shows it, and `save` draws it as PNG, SVG or PDF. What strangers wrote (ids, reasons, names
+of rules) is data in a chart, never the name of a field or an expression.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from fedimmune.results import UNKNOWN
 from fedimmune.runs.results import ORACLE, Results, attackers_in, rows_of
 from fedimmune.untrusted import printable
 
-__all__ = ["Figure", "rule_styles", "save", "theme"]
+__all__ = ["Figure", "draw", "rule_styles", "save", "theme"]
 
 # Colors after Okabe and Ito, which color-blind people can tell apart, in shades that can be seen on
 # white and on black.
@@ -56,13 +57,12 @@ _VERDICTS = {
     "late": (_GREEN, "M-1,0L1,0", "─"),
 }
 """The color of a verdict, the sign that is stroked over it, and the sign in a legend."""
-_OTHER = (_GRAY, "M-1,-1L1,1", "")
-_SHADES = {"unused": 0.2, "failed": 0.35, "late": 0.35}
-"""How full the color is of a verdict that does not depend on the weight; otherwise 0.75."""
+_SHADES = {"unused": 0.2, "suspected": 0.75, "rejected": 0.75, "failed": 0.35, "late": 0.35}
+"""How full the color is of a verdict that does not depend on the weight."""
 _SIGNED = 5000
-"""Beyond that many cells, signs would be too small to see."""
+"""With more cells, signs would be too small to see."""
 _BUBBLES = 30
-"""Beyond that many clients or classes, discs are too small, and shades are shown instead."""
+"""With more clients or classes, discs would be too small: shades are shown instead."""
 _PHASES = {"training": _BLUE, "aggregating": _AMBER, "measuring": _PINK, "testing": _GREEN}
 _TIPS = {
     "rule_label": "rule",
@@ -81,7 +81,7 @@ _TIPS = {
     "share": "of this row",
     "limit": "the oracle",
 }
-"""What columns are called in tooltips, if not by their name."""
+"""Names of columns in tooltips, if not their own."""
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 Style = tuple[str, list[int], str]
@@ -89,16 +89,16 @@ Style = tuple[str, list[int], str]
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart and what is said about it.
+    """A chart and its words.
 
     Parameters
     ----------
     name
-        For files and tests: short, without spaces.
+        For files: short, without spaces.
     title
         For people.
     reading
-        What there is to see, in a sentence: also for those who cannot see it.
+        What it shows, in a sentence: also for those who cannot see it.
     chart
         The chart, without a width: a page has its own.
     is_wide
@@ -112,13 +112,7 @@ class Figure:
     is_wide: bool = False
 
     def spec(self, width: int | None = None) -> dict[str, Any]:
-        """Return the Vega-Lite specification with its data, without the look of a page.
-
-        Parameters
-        ----------
-        width
-            In pixels; by default as wide as the element around it.
-        """
+        """Return the Vega-Lite specification with its data; by default as wide as its element."""
         with alt.data_transformers.enable("default", max_rows=None):
             found: dict[str, Any] = self.chart.to_dict()
         del found["config"], found["$schema"]
@@ -129,12 +123,9 @@ class Figure:
 
 
 def rule_styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return the color, dash and shape of each rule: the same everywhere, unknown ones included.
+    """Return the color, dash and shape of each rule's label: the same in every figure.
 
-    Parameters
-    ----------
-    labels
-        Of rules, such as ``krum`` or ``krum (attackers=3)``; variants of a rule share its color.
+    Variants of a rule, such as ``krum (attackers=3)``, share its color.
     """
     styles, variants = {}, dict[str, int]()
     for label in sorted(set(labels), key=lambda each: (len(each), each)):
@@ -148,15 +139,7 @@ def rule_styles(labels: Iterable[str]) -> dict[str, Style]:
 
 
 def theme(ink: str = "#1b1f23", paper: str | None = "#ffffff") -> dict[str, Any]:
-    """Return the look of all charts: a Vega-Lite configuration.
-
-    Parameters
-    ----------
-    ink
-        Of text and signs; ``currentColor`` follows the page around it.
-    paper
-        The background; None for that of the page.
-    """
+    """Return the look of all charts, a Vega-Lite configuration, with text and background."""
     inked = {f"{part}Color": ink for part in ("label", "title", "tick", "domain", "grid")}
     small = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
     faint = {"tickOpacity": 0.4, "domainOpacity": 0.4, "gridOpacity": 0.12, "labelOpacity": 0.85}
@@ -174,29 +157,32 @@ def theme(ink: str = "#1b1f23", paper: str | None = "#ffffff") -> dict[str, Any]
 
 
 def save(figure: Figure, place: Path, kinds: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
-    """Write a figure, each file whole or not at all; no browser and no network is needed.
+    """Write a figure to files named `place` and its kind, and return them.
 
-    Parameters
-    ----------
-    figure
-        Which.
-    place
-        The files' name, without its end.
-    kinds
-        Some of ``png``, ``svg`` and ``pdf``.
+    Each is written whole or not at all; no browser and no network is needed.
     """
-    import vl_convert  # noqa: PLC0415 (large: only when something is drawn)
-
     spec = figure.spec(640 if figure.is_wide else 420)
-    text = json.dumps({**spec, "title": printable(figure.title), "config": theme()})
-    files = []
-    for kind in kinds:
-        options: dict[str, Any] = {"scale": 2} if kind == "png" else {}
-        draw = getattr(vl_convert, f"vegalite_to_{kind}")
-        drawn = draw(text, allowed_base_urls=[], **options)
-        files.append(place.with_name(f"{place.name}.{kind}"))
-        write_bytes_atomically(drawn.encode() if isinstance(drawn, str) else drawn, files[-1])
+    spec |= {"title": printable(figure.title), "config": theme()}
+    files = [place.with_name(f"{place.name}.{kind}") for kind in kinds]
+    for file in files:
+        draw(spec, file)
     return files
+
+
+def draw(spec: Mapping[str, Any], file: Path) -> None:
+    """Draw a Vega-Lite specification as PNG, SVG or PDF, as the file's name ends."""
+    import vl_convert  # noqa: PLC0415 (large: only when something is drawn)
+    from PIL import Image  # noqa: PLC0415
+
+    kind = file.suffix.removeprefix(".")
+    options: dict[str, Any] = {"scale": 2} if kind == "png" else {}
+    convert = getattr(vl_convert, f"vegalite_to_{kind}")
+    drawn = convert(json.dumps(spec), allowed_base_urls=[], **options)
+    if kind == "png":  # a quarter of the size, with the same pixels
+        buffer = io.BytesIO()
+        Image.open(io.BytesIO(drawn)).convert("RGB").save(buffer, "PNG", optimize=True)
+        drawn = buffer.getvalue()
+    write_bytes_atomically(drawn.encode() if isinstance(drawn, str) else drawn, file)
 
 
 # -------------------------------------------------------------------- lines over rounds
@@ -205,18 +191,18 @@ def save(figure: Figure, place: Path, kinds: Sequence[str] = ("png", "svg", "pdf
 def lines(
     rounds: pd.DataFrame, column: str, title: str, *, level: tuple[float, str] | None = None
 ) -> Figure | None:
-    """Draw a figure of rounds, one line per rule, with a band over the seeds; None if unknown.
+    """Draw a column over the rounds, one line per rule, with a band over seeds; None if unknown.
 
     Parameters
     ----------
     rounds
         Rows of `Results.rounds`, of one key.
     column
-        What is drawn.
+        The column.
     title
-        Its name, and after a colon what that means.
+        Its name and, after a colon, what that means.
     level
-        A level line, and its name.
+        A horizontal line, and its name.
     """
     by = rounds.groupby(["rule_label", "round"], sort=False)[column]
     found = _shown(by.agg(value="mean", low="min", high="max", runs="count").reset_index())
@@ -225,20 +211,14 @@ def lines(
         return None
     found = found[found["rule_label"].isin(known["rule_label"])]
     styles = rule_styles(found["rule_label"])
-    order = _in_order(found["rule_label"])
-    is_share, last = column != "accused", rounds["round"].max()
-    chart = _line_chart(
-        found,
-        "rule_label",
-        {label: styles[label] for label in order},
-        is_share=is_share,
-        is_band=bool((known["runs"] > 1).any()),
-    )
+    ordered = {label: styles[label] for label in _in_order(found["rule_label"])}
+    is_share, is_band = column != "accused", bool((known["runs"] > 1).any())
+    chart = _line_chart(found, "rule_label", ordered, is_share=is_share, is_band=is_band)
     if level is not None:
         data = pd.DataFrame({"value": level[:1], "level": level[1:]})
         rule = alt.Chart(data).mark_rule(strokeDash=[2, 3], opacity=0.6)
         chart = chart + rule.encode(y="value:Q", tooltip=_tips(data, value=".1%"))
-    told = []
+    told, last = [], rounds["round"].max()
     for row in rows_of(known.groupby("rule_label", sort=False).tail(1)):
         value = percent(row.value) if is_share else counted(row.value, "client")
         when = "" if row.round == last else f" (round {row.round})"
@@ -264,7 +244,7 @@ def sides(results: Results, runs: Sequence[Hashable], label: str, column: str) -
         f"{column}-by-side",
         f"{column.capitalize()} of a client under {shortened(printable(label), 60)}",
         f"On average an attacker had a {column} of {told['attacker']} and an honest client of "
-        f"{told['honest']}; bands reach from the least to the most.",
+        f"{told['honest']}; bands are from the least to the most.",
         _line_chart(found, "side", styles, is_share=is_share, is_band=True, top=None),
     )
 
@@ -281,8 +261,8 @@ def learning_curve(losses: pd.DataFrame) -> Figure:
     return Figure(
         "curve",
         "Learning curve",
-        f"Loss over {len(losses)} epochs; it was least on held-out rehearsals in epoch {best}, "
-        "which is the one that is used.",
+        f"Loss over {len(losses)} epochs; on held-out rehearsals it was least in epoch {best}, "
+        "which is used.",
         _line_chart(found, "on", styles, is_share=False, is_band=False, along="epoch"),
     )
 
@@ -338,13 +318,7 @@ def _line_chart(
 
 
 def standing(figures: pd.DataFrame) -> Figure | None:
-    """Draw the score of each rule after the last round, seed by seed, against the oracle.
-
-    Parameters
-    ----------
-    figures
-        Rows of `Results.figures`, of one key.
-    """
+    """Draw the score of each rule after the last round, seed by seed; `figures` are of one key."""
     known = figures.dropna(subset=["score"])
     order = _in_order(known["rule_label"])
     if len(order) < 2:
@@ -384,16 +358,13 @@ def times(rounds: pd.DataFrame) -> Figure | None:
     order = _in_order(mean.index)
     found = mean.reset_index().melt("rule_label", var_name="phase", value_name="seconds")
     found = _shown(found.assign(place=found["phase"].map(list(_PHASES).index)))
-    bars = (
-        alt.Chart(found)
-        .mark_bar()
-        .encode(
-            x=alt.X("sum(seconds):Q", title="seconds per round"),
-            y=alt.Y("rule_label:N", title=None, sort=order),
-            color=_color("phase", _PHASES),
-            order="place:O",
-            tooltip=_tips(found.drop(columns="place"), seconds=".3~g"),
-        )
+    bars = alt.Chart(found).mark_bar()
+    bars = bars.encode(
+        x=alt.X("sum(seconds):Q", title="seconds per round"),
+        y=alt.Y("rule_label:N", title=None, sort=order),
+        color=_color("phase", _PHASES),
+        order="place:O",
+        tooltip=_tips(found.drop(columns="place"), seconds=".3~g"),
     )
     told = ", ".join(f"{label} {total[label]:.2g} s" for label in order[:8])
     share = (mean["aggregating"] / total.where(total > 0)).max()
@@ -434,27 +405,18 @@ def trust_map(results: Results, run: Hashable, title: str) -> Figure | None:
     ids = sorted(set(cells["client"]), key=lambda one: (one in attackers, *_number_first(one)))
     labels = _row_labels(ids, attackers)
     rounds = results.rounds[results.rounds["run"] == run].set_index("round")
-    verdict = cells["verdict"].map(lambda one: shortened(printable(one), 20))
-    by_weight = (cells["weight"] / cells["weight"].max()).clip(0.04, 1)
-    by_weight = by_weight.where(verdict.isin(["trusted", "reduced"]))
-    found = pd.DataFrame(
-        {
-            "row": cells["client"].map(labels),
-            "round": cells["round"],
-            "verdict": verdict,
-            "weight": cells["weight"],
-            "score": cells["score"],
-            "side": _side(cells),
-            "looks": [_looks(row) for row in rows_of(cells)],
-            "reason": cells["reason"],
-            "warnings": cells["round"].map(rounds["warnings"]),
-        }
+    found = cells.assign(
+        row=cells["client"].map(labels),
+        side=_side(cells),
+        looks=pd.Series([_looks(row) for row in rows_of(cells)], cells.index, dtype=object),
+        warnings=cells["round"].map(rounds["warnings"]),
     )
-    found = _shown(found.dropna(axis="columns", how="all"))
+    told = ["row", "round", "verdict", "weight", "score", "side", "looks", "reason", "warnings"]
+    found = _shown(found[told].dropna(axis="columns", how="all"))
     tips = _tips(found, round="d", weight=".1%", score=".4~g")
-    found["shade"] = by_weight.fillna(verdict.map(_SHADES)).fillna(0.75)
-    there = sorted(set(verdict), key=lambda one: [*_VERDICTS, one].index(one))
-    signs = {one: _VERDICTS.get(one, _OTHER) for one in there}
+    by_weight = (cells["weight"] / cells["weight"].max()).clip(0.04, 1)
+    found["shade"] = cells["verdict"].map(_SHADES).fillna(by_weight).fillna(0.75).round(2)
+    signs = {name: sign for name, sign in _VERDICTS.items() if name in set(cells["verdict"])}
     height = max(7, min(20, 900 // max(len(ids), 1)))
     gap = 0.04 if len(rounds) <= 100 else 0.0
     y = alt.Y("row:N", title="client", sort=list(labels.values()))
@@ -520,7 +482,7 @@ def partition(results: Results, run: Hashable) -> Figure | None:
 
 
 def traits(cells: pd.DataFrame, layer: str, label: str, reading: str) -> Figure:
-    """Draw what clients sent in one layer, one tile per client and round; see `traits.Panel`."""
+    """Draw what clients sent in one layer, one tile per client and round; see `Panel`."""
     columns, rows = cells.drop_duplicates("column"), cells.drop_duplicates("row")
     called = columns["client"].where(~columns["marked"], "▲ " + columns["client"])
     names = _shown(pd.DataFrame({"x": columns["x"] + 0.5, "name": called}))
@@ -556,14 +518,10 @@ def traits(cells: pd.DataFrame, layer: str, label: str, reading: str) -> Figure:
 
 
 def sweep_map(searched: Mapping[str, Any]) -> Figure:
-    """Draw what a search of settings came to: the accuracy by c and eps, or the first two settings.
+    """Draw the result of a search: the accuracy by c and eps, or by the first two settings.
 
-    If other settings were searched too, a cell has the best over them.
-
-    Parameters
-    ----------
-    searched
-        As a defense keeps it, see `fedimmune.adaptive.sweep.described_search`.
+    If other settings were searched too, a cell has the best over them. `searched` is what
+    `fedimmune.adaptive.sweep.described_search` returns.
     """
     outcomes = [Outcome.model_validate(point) for point in searched["points"]]
     grid: Mapping[str, Sequence[Any]] = searched["grid"]
@@ -632,23 +590,25 @@ def _opacity(field: str, low: float, high: float) -> alt.Opacity:
 
 
 def _tips(found: pd.DataFrame, **formats: str) -> list[alt.Tooltip]:
-    """Tell of each column: numbers that have a format, and all words."""
-    words = [name for name in found if not pd.api.types.is_numeric_dtype(found[name])]
+    """Show each column: numbers that have a format, and all words."""
     return [
         alt.Tooltip(f"{name}:Q", title=_TIPS.get(name, name), format=formats[name])
         if name in formats
         else alt.Tooltip(f"{name}:N", title=_TIPS.get(name, name))
         for name in map(str, found)
-        if name in formats or name in words
+        if name in formats or name in _words(found)
     ]
+
+
+def _words(found: pd.DataFrame) -> list[str]:
+    return [str(name) for name in found if not pd.api.types.is_numeric_dtype(found[name])]
 
 
 def _shown(found: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose words can be shown: without control characters, and not endless."""
-    words = [str(name) for name in found if not pd.api.types.is_numeric_dtype(found[name])]
     cut = {
         name: found[name].map(lambda one: shortened(printable(one), LONGEST_ID), na_action="ignore")
-        for name in words
+        for name in _words(found)
     }
     return found.assign(**cut)
 
@@ -669,7 +629,7 @@ def _number_first(client: str) -> tuple[bool, int, str]:
 
 
 def _row_labels(ids: Sequence[str], attackers: set[str]) -> dict[str, str]:
-    """Return how each client is called, attackers marked; no two alike, whatever their ids."""
+    """Return the label of each client, attackers marked; no two alike, whatever their ids."""
     labels: dict[str, str] = {}
     taken: set[str] = set()
     for one in ids:
@@ -683,10 +643,10 @@ def _row_labels(ids: Sequence[str], attackers: set[str]) -> dict[str, str]:
 
 
 def _verdict_labels(signs: Mapping[str, tuple[str, str, str]]) -> str:
-    """Name verdicts together with their signs: an expression of our own words alone."""
+    """Name verdicts together with their signs: an expression that holds no stranger's words."""
     labels = "datum.label"
-    for name, (_, _, sign) in _VERDICTS.items():
-        if name in signs and sign:
+    for name, (_, _, sign) in signs.items():
+        if sign:
             labels = f"datum.value === '{name}' ? '{sign} {name}' : {labels}"
     return labels
 

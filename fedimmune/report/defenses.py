@@ -1,4 +1,4 @@
-"""What is known of the defense that a run was defended with."""
+"""The defenses of runs, as far as their files can be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fedimmune.adaptive.defense import Defense
 from fedimmune.errors import FedimmuneError
 from fedimmune.report.charts import Figure, learning_curve
 from fedimmune.report.summary import Cell, Heading, Table, percent
-from fedimmune.runs.results import Results, component
+from fedimmune.runs.labels import component
+from fedimmune.runs.results import Results
 from fedimmune.untrusted import MIB, read_bytes
 
 __all__ = ["DefenseShown", "defenses_of"]
@@ -32,21 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class DefenseShown:
-    """A defense, as far as its file can be read.
-
-    Parameters
-    ----------
-    name
-        Of its file.
-    problems
-        What is missing, in words.
-    facts
-        Its provenance: names and values.
-    validation
-        How it did on held-out rehearsals.
-    curve
-        Its learning curve.
-    """
+    """A defense: its provenance, its results on held-out rehearsals, and what is missing."""
 
     name: str
     problems: list[str] = field(default_factory=list)
@@ -56,7 +43,7 @@ class DefenseShown:
 
 
 def defenses_of(results: Results) -> list[DefenseShown]:
-    """Look up each defense that runs were defended with, once."""
+    """Look up each defense of the runs once."""
     wanted: dict[tuple[str, str], None] = {}
     for scenario in results.scenarios.values():
         _, parameters = component(scenario, "rule")
@@ -84,7 +71,7 @@ def _shown(file: Path, digest: str, *, truth: bool) -> DefenseShown:
 
 
 def _validation(found: Sequence[dict[str, Any]], *, truth: bool) -> Table | None:
-    # Of its rehearsals the truth is known; where the run's is not, its word is kept all the same.
+    # Rehearsals know who attacks; if the run does not, the page calls nobody an attacker.
     who = "attackers" if truth else "malicious"
     names = [name if truth else name.replace("attackers", who) for _, name, _ in _COLUMNS]
     rows = [
@@ -111,7 +98,7 @@ def _figure(value: Any, kind: str) -> Cell:
 def _curve(file: Path) -> tuple[Figure | None, list[str]]:
     place = file.with_name(f"{file.name}.curve.csv")
     if not place.exists():
-        return None, [f"Its learning curve is not beside it: there is no {place.name}."]
+        return None, [f"It has no learning curve: there is no {place.name} next to it."]
     try:
         found = pd.read_csv(io.BytesIO(read_bytes(place, 16 * MIB)))
         losses = found[["training", "validation"]].astype(float)

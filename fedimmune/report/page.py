@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -42,17 +43,14 @@ from fedimmune.report.summary import (
     shortened,
     summary_of,
 )
-from fedimmune.runs.results import Results, flat, load_runs, rows_of
+from fedimmune.runs.labels import flat
+from fedimmune.runs.results import Results, load_runs, rows_of
 from fedimmune.untrusted import printable
 
 __all__ = ["Contents", "Group", "contents_of", "page_of", "write_figures", "write_report"]
 
-_MAP_CELLS = 60_000
-"""More cells than that would make the page slow, and large."""
-_PARTITIONS = 4
-_LAYERS = 3
-"""Pictures of updates are large: a page has those of so many layers at most."""
-_SLUG = re.compile(r"[^a-z0-9]+")
+_MAP_CELLS, _PARTITIONS, _LAYERS = 60_000, 4, 3
+"""So that a page stays small, it shows no more cells of trust maps, partitions and layers."""
 
 
 def write_report(
@@ -61,7 +59,7 @@ def write_report(
     *,
     title: str | None = None,
 ) -> Path:
-    """Write a report of one run, or a comparison of many.
+    """Write a report of one run, or a comparison of many, and return where.
 
     Parameters
     ----------
@@ -70,12 +68,7 @@ def write_report(
     output
         The HTML file; it is replaced whole or not at all.
     title
-        Of the page; by default it says what was run.
-
-    Returns
-    -------
-    Path
-        Where it was written.
+        Of the page; by default it names what was run.
 
     Raises
     ------
@@ -91,19 +84,14 @@ def write_figures(
     runs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     folder: str | os.PathLike[str],
 ) -> list[Path]:
-    """Write every figure of a report as PNG, SVG and PDF.
+    """Write every figure of a report as PNG, SVG and PDF, and return the files.
 
     Parameters
     ----------
     runs
         Run folders, or folders of run folders.
     folder
-        Where they go; it is made if there is none.
-
-    Returns
-    -------
-    list of Path
-        The files.
+        Where they are written; it is made if there is none.
 
     Raises
     ------
@@ -116,11 +104,11 @@ def write_figures(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write figures to {place}: {error.strerror}") from error
-    taken: dict[str, int] = {}
+    taken = Counter[str]()
     written = []
     for name, figure in contents.figures():
-        stem = _SLUG.sub("-", name.lower()).strip("-")[:80] or "figure"
-        taken[stem] = taken.get(stem, 0) + 1
+        stem = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
+        taken[stem] += 1
         unique = stem if taken[stem] == 1 else f"{stem}-{taken[stem]}"
         written += charts.save(figure, place / unique)
     return written
@@ -131,7 +119,7 @@ def write_figures(
 
 @dataclass
 class Group:
-    """Figures or tables under one heading, and what is to be said about those that are missing."""
+    """Figures and tables under one heading, and notes about those that are missing."""
 
     title: str
     figures: Sequence[Figure] = ()
@@ -147,7 +135,7 @@ class Group:
 
 @dataclass(frozen=True)
 class SettingShown:
-    """A setting: what came of it in words, as a table and in pictures."""
+    """A setting: its result in words, as a table and in figures."""
 
     setting: Setting
     summary: list[str]
@@ -184,13 +172,12 @@ def contents_of(results: Results, title: str | None = None) -> Contents:
     """Gather what there is to show of runs."""
     settings = settings_of(results)
     room = {"cells": _MAP_CELLS, "layers": _LAYERS}
-    runs = [_scenario(results, run) for run in rows_of(results.runs)]
     return Contents(
         title=title or _title(results, settings),
         settings=[_shown(setting, room) for setting in settings],
         partitions=_partitions(results),
         defenses=defenses_of(results),
-        runs=runs,
+        runs=[_scenario(results, run) for run in rows_of(results.runs)],
     )
 
 
@@ -203,15 +190,15 @@ def _title(results: Results, settings: Sequence[Setting]) -> str:
 
 
 def _shown(setting: Setting, room: dict[str, int]) -> SettingShown:
-    figures = setting.figures
+    rounds = setting.rounds
     outcome = Group(
         "How good the model is",
-        [
-            *_lines(setting, "accuracy", "ACC: right on test samples"),
-            *_lines(setting, "asr", "ASR: does what the attack wants"),
-            *_lines(setting, "accuracy_without_success", "ACC · (1 − ASR)"),
-            *_some(charts.standing(figures)),
-        ],
+        _some(
+            charts.lines(rounds, "accuracy", "ACC: correct on test samples"),
+            charts.lines(rounds, "asr", "ASR: does what the attack wants"),
+            charts.lines(rounds, "accuracy_without_success", "ACC · (1 − ASR)"),
+            charts.standing(setting.figures),
+        ),
     )
     if (setting.means["n"] > 1).any():
         outcome.notes.append("Lines are means over seeds; bands reach from the least to the most.")
@@ -229,7 +216,7 @@ def _shown(setting: Setting, room: dict[str, int]) -> SettingShown:
         ),
         _clients(setting),
         _traits(setting, room),
-        Group("Where the time went", _some(charts.times(setting.rounds))),
+        Group("Where the time went", _some(charts.times(rounds))),
     ]
     return SettingShown(
         setting=setting,
@@ -240,36 +227,31 @@ def _shown(setting: Setting, room: dict[str, int]) -> SettingShown:
     )
 
 
-def _some(figure: Figure | None) -> list[Figure]:
-    return [] if figure is None else [figure]
-
-
-def _lines(
-    setting: Setting, column: str, title: str, level: tuple[float, str] | None = None
-) -> list[Figure]:
-    return _some(charts.lines(setting.rounds, column, title, level=level))
+def _some(*figures: Figure | None) -> list[Figure]:
+    return [figure for figure in figures if figure is not None]
 
 
 def _detection(setting: Setting) -> Group:
     if not setting.knows_truth:
         found = setting.results.clients.groupby(["run", "round"])["weight"].max()
         largest = setting.rounds.join(found.rename("largest_weight"), on=["run", "round"])
-        title = "The largest weight of a single client"
-        shown = _some(charts.lines(largest, "largest_weight", title))
+        shown = [charts.lines(largest, "largest_weight", "The largest weight of a single client")]
         if setting.rounds["accused"].any():
-            shown += _lines(setting, "accused", "Suspected or rejected clients")
-        return Group("Where the weight went, and who was suspected", shown)
+            shown.append(charts.lines(setting.rounds, "accused", "Suspected or rejected clients"))
+        return Group("Where the weight went, and who was suspected", _some(*shown))
     run = setting.runs[0]
     level = None
     if pd.notna(run.clients) and pd.notna(run.attackers) and 0 < run.attackers <= run.clients:
         level = (run.attackers / run.clients, "attackers' share among the clients")
     group = Group(
         "Where the weight went, and who was detected",
-        [
-            *_lines(setting, "attacker_weight", "Weight on attackers", level),
-            *_lines(setting, "precision", "Precision: of the accused, who attack"),
-            *_lines(setting, "recall", "Recall: of the attackers, who are accused"),
-        ],
+        _some(
+            charts.lines(setting.rounds, "attacker_weight", "Weight on attackers", level=level),
+            charts.lines(
+                setting.rounds, "precision", "Precision: of the accused, share that attack"
+            ),
+            charts.lines(setting.rounds, "recall", "Recall: of the attackers, share accused"),
+        ),
     )
     accused = setting.means["accused"].drop(list(setting.oracles))
     silent = [str(label) for label, count in accused.items() if count == 0]
@@ -279,9 +261,8 @@ def _detection(setting: Setting) -> Group:
 
 
 def _trust(setting: Setting, room: dict[str, int]) -> Group:
-    group = Group("Whom each rule trusted")
     shown: list[Figure] = []
-    blind, left_out = [], []
+    notes, blind, left_out = [], [], []
     for label in setting.rules:
         run = next((run for run in setting.runs_of(label) if run.played), None)
         if run is None:
@@ -297,14 +278,13 @@ def _trust(setting: Setting, room: dict[str, int]) -> Group:
             blind.append(label)
         shown += _some(figure)
     if blind:
-        group.notes.append(f"No client is weighed or judged by {listed(blind)}: there is no map.")
+        notes.append(f"No client is weighed or judged by {listed(blind)}: there is no map.")
     if left_out:
-        group.notes.append(
+        notes.append(
             f"The maps of {listed(left_out)} would make this page too large: report those runs "
             "one by one."
         )
-    group.figures = shown
-    return group
+    return Group("Whom each rule trusted", shown, notes)
 
 
 def _sides(setting: Setting) -> Group:
@@ -313,8 +293,7 @@ def _sides(setting: Setting) -> Group:
         for label in setting.rules
         for column in ("weight", "score")
     ]
-    shown = [figure for figure in found if figure is not None]
-    return Group("Attackers and honest clients", shown)
+    return Group("Attackers and honest clients", _some(*found))
 
 
 def _clients(setting: Setting) -> Group:
@@ -344,41 +323,34 @@ def _counts_table(counts: pd.DataFrame, label: str) -> Table:
 
 
 def _partitions(results: Results) -> Group:
-    group = Group("How the data was divided")
-    known: dict[int, Any] = {}
+    known: dict[str, Any] = {}
     for run in rows_of(results.runs):
         data = results.partition[results.partition["run"] == run.run].drop(columns="run")
         if len(data):
-            known.setdefault(hash(tuple(map(tuple, data.astype(str).to_numpy()))), run)
+            known.setdefault(data.to_csv(index=False), run)
     shown = list(known.values())[:_PARTITIONS]
-    group.figures = [f for run in shown for f in _some(charts.partition(results, run.run))]
+    figures = _some(*(charts.partition(results, run.run) for run in shown))
+    group = Group("How the data was divided", figures)
     if len(known) > 1:
         seeds = ", ".join(str(run.seed) for run in shown)
-        group.notes.append(f"Runs differ in it; shown are those of seeds {seeds}, in this order.")
+        group.notes.append(f"It differs between runs; seeds {seeds} are shown, in this order.")
     if not known:
-        group.notes.append(
-            "Not known: the run folders have no partition.json, which real federations do not "
-            "write."
-        )
+        group.notes.append("Not known: the run folders have no partition.json.")
     return group
 
 
 def _scenario(results: Results, run: Any) -> tuple[str, list[tuple[str, str]], list[str] | None]:
     """Return a run's name, the fields of its scenario, and the command that runs it again."""
     scenario = results.scenarios[run.run]
-    # Where nobody is known to be one, no client is called an attacker.
-    names = (
-        (name if run.knows_truth else name.replace("attackers", "malicious clients reckoned with"))
-        for name in flat(scenario)
-    )
-    values = (shortened(value, 300) for value in flat(scenario).values())
+    # If nobody is known to be one, no client is called an attacker.
+    attackers = "attackers" if run.knows_truth else "malicious clients expected"
+    fields = [
+        (name.replace("attackers", attackers), shortened(value, 300))
+        for name, value in flat(scenario).items()
+    ]
     played = bool((results.rounds["run"] == run.run).any())
     is_simulated = run.knows_truth or not played  # a simulation knows who attacks
-    return (
-        run.run,
-        list(zip(names, values, strict=True)),
-        command_of(scenario, is_simulated=is_simulated),
-    )
+    return run.run, fields, command_of(scenario, is_simulated=is_simulated)
 
 
 # -------------------------------------------------------------------- HTML
@@ -400,7 +372,7 @@ def page_of(contents: Contents) -> str:
         contents=contents,
         version=__version__,
         theme=_json(theme),
-        # Our own words, not anybody's: the only things that are not escaped.
+        # All that is not escaped: nobody else wrote it.
         style=Markup(_read("style.css")),
         scripts=[Markup(script) for script in scripts],
         digests=[_digest(script) for script in scripts],
@@ -411,7 +383,7 @@ def page_of(contents: Contents) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one script; none of it asks anybody for anything."""
+    """Vega, Vega-Lite and Vega-Embed in one script, which loads nothing."""
     import vl_convert  # noqa: PLC0415 (large: only when a page is written)
 
     bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
@@ -432,7 +404,7 @@ def _data(figure: Figure) -> Markup:
 
 
 def _packed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Put a table into columns, and words that repeat into a list of their own."""
+    """Return a table by columns, and words that repeat in a list of their own."""
     columns: dict[str, Any] = {}
     for name in rows[0] if rows else ():
         values = [_short(row[name]) for row in rows]

@@ -26,7 +26,7 @@ from fedimmune.runs.traces import Trace, Traces
 __all__ = ["Panel", "traits_of"]
 
 _CELLS = 16_000
-"""Cells of all panels of a layer at most: more would make the page large."""
+"""How many cells all panels of a layer have at most: the page has to stay small."""
 _ROUNDS, _CLIENTS, _PANELS, _LAYERS = 6, 12, 2, 3
 _LEAST_SIDE, _MOST_SIDE = 4, 24
 _LEVELS = 8
@@ -46,7 +46,7 @@ class Panel:
     layer, label
         The layer and the rule.
     reading
-        What there is to see, in a sentence.
+        What it shows, in a sentence.
     cells
         ``x``, ``x2``, ``y``, ``y2`` (in tiles), ``sign`` and ``size`` (0 to 1) of each cell, and
         the tile that it is in: ``client``, ``marked`` (an attacker's), ``round``, ``column``,
@@ -71,10 +71,10 @@ class _Kept:
     knows_truth: bool
 
     def shown(self) -> list[str]:
-        """Return everyone, or of many some attackers and some others."""
-        marked = [client for client in self.clients if client in self.attackers]
-        some = marked[: max(_CLIENTS // 2, _CLIENTS - len(self.clients) + len(marked))]
+        """Return all clients, or of many some attackers and some others."""
         others = [client for client in self.clients if client not in self.attackers]
+        some = [client for client in self.clients if client in self.attackers]
+        some = some[: max(_CLIENTS // 2, _CLIENTS - len(others))]
         shown = {*some, *others[: _CLIENTS - len(some)]}
         return [client for client in self.clients if client in shown]
 
@@ -85,7 +85,7 @@ class _Kept:
         return trace.kept[self.layer][trace.senders.index(client)].double()
 
     def likeness(self, number: int) -> float | None:
-        """The cosine of the honest clients' mean and the attackers'; None without either."""
+        """Return the cosine of the honest clients' mean and the attackers'; None without either."""
         trace = self.traces[number]
         rows = trace.kept[self.layer].double().reshape(len(trace.senders), -1)
         usable = torch.isfinite(rows).all(1) & bool(rows.numel())
@@ -99,34 +99,27 @@ class _Kept:
 def traits_of(
     results: Results, runs: Sequence[Any], most: int = _LAYERS
 ) -> tuple[list[Panel], list[str]]:
-    """Describe the pictures of kept layers, the plain mean next to the learned rule.
+    """Return a panel per saved layer and rule, the plain mean first, and notes on what is left out.
 
     Parameters
     ----------
     results
         All tables.
     runs
-        Rows of `Results.runs`, of one key; the first run of a rule that kept anything stands for
+        Rows of `Results.runs`, of one key; the first run of a rule that saved anything stands for
         the rule.
     most
         How many layers are shown at most.
-
-    Returns
-    -------
-    panels
-        One per layer and rule.
-    notes
-        What is not shown, in words.
     """
     by_layer, notes = _kept(results, runs)
     if len(by_layer) > most:
         left_out = listed(list(by_layer)[most:])
-        notes.append(f"Also kept, and not shown to keep this page small: {left_out}.")
+        notes.append(f"Also saved, but not shown to keep this page small: {left_out}.")
     panels: list[Panel] = []
     for layer, found in list(by_layer.items())[:most]:
         if len(found) > _PANELS:
             names = listed([one.label for one in found[_PANELS:]])
-            notes.append(f"{layer} was kept under {names} too, which is not shown.")
+            notes.append(f"{layer} was also saved under {names}, which is not shown.")
         panels += _panels(layer, found[:_PANELS])
     return panels, notes
 
@@ -145,7 +138,7 @@ def _kept(results: Results, runs: Sequence[Any]) -> tuple[dict[str, list[_Kept]]
             played = set(results.rounds.loc[results.rounds["run"] == run.run, "round"])
             read = {n: traces.read(n) for n in traces.rounds() if n in played} if layers else {}
         except InputError as error:
-            notes.append(f"What {run.run} kept cannot be shown: {error}.")
+            notes.append(f"The updates that {run.run} saved cannot be shown: {error}.")
             continue
         there = results.clients[results.clients["run"] == run.run]
         attackers = frozenset(attackers_in(there))
@@ -178,17 +171,16 @@ def _panels(layer: str, kept: Sequence[_Kept]) -> list[Panel]:
     values = counted(int(np.prod(shape, dtype=int)), "value")
     panels = []
     for one, each, drawn in zip(kept, clients, tiles, strict=True):
-        cosine = one.likeness(rounds[-1])
-        said = "" if cosine is None else f"{cosine:.2f}".replace("-", "−")
         reading = (
             f"What each client sent in {layer} ({values}), one row per round: "
             f"{listed([str(number) for number in rounds])}. The color is full at ±{top:.2g}."
-        ) + (
-            f" In round {rounds[-1]} the honest clients' mean and the attackers' have a cosine of "
-            f"{said}."
-            if said
-            else ""
         )
+        cosine = one.likeness(rounds[-1])
+        if cosine is not None:
+            reading += (
+                f" In round {rounds[-1]} the honest clients' mean and the attackers' have a cosine "
+                f"of {cosine:.2f}.".replace("-", "−")
+            )
         cells = [
             cell
             for row, number in enumerate(rounds)
@@ -207,11 +199,11 @@ _COLUMNS = ["x", "x2", "y", "y2", "sign", "size", "client", "round", "column", "
 def _cells(
     tile: NDArray[np.float64], client: str, number: int, column: int, row: int
 ) -> list[tuple[Any, ...]]:
-    """Return a tile's cells, equal neighbors as one; the whole tile first, as its ground."""
-    left, top = column * _PITCH, row * _PITCH
-    place = (client, number, column, row)
+    """Return a tile's cells, equal neighbors as one; first the whole tile, as its background."""
     if not np.isfinite(tile).any():
         return []
+    left, top = column * _PITCH, row * _PITCH
+    place = (client, number, column, row)
     shades = np.clip(np.nan_to_num(np.round(_LEVELS * tile)), -_LEVELS, _LEVELS).astype(int)
     height, width = shades.shape
     found: list[tuple[Any, ...]] = [
@@ -231,7 +223,7 @@ def _cells(
 
 
 def _side(tiles: int, shape: Sequence[int]) -> tuple[int, int]:
-    """How many cells a tile has, (height, width): the layer's, or as many as there is room."""
+    """Return the height and width of a tile in cells: the layer's, if there is room."""
     height, width = _flat(shape)
     room = _CELLS // max(tiles, 1)
     side = max(_LEAST_SIDE, min(_MOST_SIDE, int(room**0.5)))
@@ -240,7 +232,7 @@ def _side(tiles: int, shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _flat(shape: Sequence[int]) -> tuple[int, int]:
-    """A layer in two dimensions: its outputs by all else; a vector is one row."""
+    """Return the shape of a layer in two dimensions: outputs by all else; a vector is one row."""
     whole = int(np.prod(shape, dtype=int))
     if len(shape) < 2 or not whole:
         return 1, max(whole, 1)
@@ -248,7 +240,7 @@ def _flat(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _tile(update: Tensor | None, side: tuple[int, int]) -> NDArray[np.float64]:
-    """Bring an update to the size of a tile; neighbors are averaged if it has more values."""
+    """Resize an update to a tile; neighbors are averaged if it has more values."""
     if update is None or not update.numel():
         return np.full(side, np.nan)
     flat = update.reshape(1, *_flat(tuple(update.shape)))

@@ -1,4 +1,4 @@
-"""A report in words and tables: what came of runs, in plain English."""
+"""A report in words and tables: the result of runs, in plain English."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 
 import pandas as pd
 
+from fedimmune import attacks
 from fedimmune.results import ACCUSING, UNKNOWN, Verdict
-from fedimmune.runs.results import ORACLE, Results, attackers_in, flat, rows_of
+from fedimmune.runs.labels import flat
+from fedimmune.runs.results import ORACLE, Results, attackers_in, rows_of
 from fedimmune.untrusted import printable
 
 __all__ = [
@@ -39,16 +41,10 @@ __all__ = [
 LONGEST_ID = 255
 """Ids are shown whole. Longer than a file's name may be, they are not ids but somebody's prank."""
 _ROUNDS = 10
-"""So many rounds are named one by one."""
+"""How many rounds are named one by one."""
 _CLIENTS = 1000
-"""So many clients are shown at most, those first that were accused most."""
+"""How many clients are shown at most, those first that were accused most."""
 _HONEST = "honest"
-_DEEDS = {
-    "backdoor": "who plant a backdoor",
-    "omniscient": "who send their update negated",
-    "sign-flip": "who send their update negated",
-    "label-flip": "who train on wrong labels",
-}
 _OPTIONS = {
     "task": ("task", "task.name"),
     "rule": ("rule", "rule.name"),
@@ -72,8 +68,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def counted(count: float, noun: str) -> str:
     """Write a number and its noun."""
-    shown = f"{count:.1f}".removesuffix(".0")
-    return f"{shown} {noun}" if count == 1 else f"{shown} {noun}s"
+    return f"{_count(count)} {noun}" if count == 1 else f"{_count(count)} {noun}s"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -92,16 +87,12 @@ def written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _points(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.2f}"
-
-
 def _count(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.1f}"
 
 
 # -------------------------------------------------------------------- settings
@@ -109,15 +100,7 @@ def _count(value: float) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that differ in rule and seed alone.
-
-    Parameters
-    ----------
-    results
-        All tables.
-    key
-        The runs' own.
-    """
+    """Runs that differ in rule and seed alone: those of one ``key`` in all results."""
 
     results: Results
     key: str
@@ -133,12 +116,13 @@ class Setting:
         """`Results.rounds` of these runs, rules in their order."""
         found = self.results.rounds
         found = found[found["key"] == self.key]
-        return found.sort_values("rule_label", key=lambda one: one.map(self._places), kind="stable")
+        place = self.rules.index
+        return found.sort_values("rule_label", key=lambda one: one.map(place), kind="stable")
 
     @cached_property
     def runs(self) -> list[Any]:
         """Rows of `Results.figures`, rules in their order."""
-        return sorted(rows_of(self.figures), key=lambda row: self._places[row.rule_label])
+        return sorted(rows_of(self.figures), key=lambda row: self.rules.index(row.rule_label))
 
     @cached_property
     def rules(self) -> list[str]:
@@ -169,16 +153,9 @@ class Setting:
 
     @cached_property
     def has_attackers(self) -> bool:
-        """Whether anybody is known to."""
-        clients, parts = self.results.clients, self.results.partition
-        return any(
-            bool(table.loc[table["run"].isin(self.figures["run"]), "is_attacker"].any())
-            for table in (clients, parts)
-        )
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {label: place for place, label in enumerate(self.rules)}
+        """Whether anybody is known to attack."""
+        tables = (self.results.clients, self.results.partition)
+        return any(attackers_in(table[table["run"].isin(self.figures["run"])]) for table in tables)
 
     def runs_of(self, label: str) -> list[Any]:
         """Return the rows of a rule's runs, by seed."""
@@ -193,7 +170,7 @@ class Setting:
 
 
 def settings_of(results: Results) -> list[Setting]:
-    """Group runs by their key, as they come."""
+    """Return the settings of runs, in the order of the runs."""
     return [Setting(results, key) for key in dict.fromkeys(results.runs["key"])]
 
 
@@ -201,7 +178,7 @@ def settings_of(results: Results) -> list[Setting]:
 
 
 def notices_of(setting: Setting) -> list[str]:
-    """Say which runs are unfinished, and in which rounds something is odd as a whole."""
+    """Describe which runs are unfinished, and which rounds have warnings."""
     notices = [
         f"The run {run.run} is unfinished: {int(run.played)} of {counted(run.planned, 'round')} "
         "were played, and this report is of those. The command that began it resumes it."
@@ -209,14 +186,15 @@ def notices_of(setting: Setting) -> list[str]:
         if not run.finished
     ]
     for run in setting.runs:
-        rounds = setting.rounds[setting.rounds["run"] == run.run]
-        odd = rounds.dropna(subset=["warnings"])
+        odd = setting.rounds[setting.rounds["run"] == run.run].dropna(subset=["warnings"])
         if odd.empty:
             continue
         names = [str(number) for number in odd["round"]]
-        more = f" and {len(names) - _ROUNDS} more" if len(names) > _ROUNDS else ""
-        which = f"{', '.join(names[:_ROUNDS])}{more}" if more else listed(names)
-        where = f"round {which}" if len(names) == 1 else f"{len(names)} rounds ({which})"
+        count = len(names)
+        which = (
+            names if count <= _ROUNDS else [", ".join(names[:_ROUNDS]), f"{count - _ROUNDS} more"]
+        )
+        where = f"round {names[0]}" if count == 1 else f"{count} rounds ({listed(which)})"
         first = odd.iloc[0]
         notices.append(
             f"{setting.name_of(run)}: warnings in {where}. In round {first['round']}, "
@@ -226,9 +204,9 @@ def notices_of(setting: Setting) -> list[str]:
 
 
 def summary_of(setting: Setting) -> list[str]:
-    """Say what came of a setting, one sentence per string."""
+    """Describe the result of a setting, one sentence per string."""
     if not setting.figures["played"].any():
-        return ["No round is finished yet: there is nothing to say."]
+        return ["No round is finished yet."]
     if len(setting.runs) == 1:
         return _one_run(setting, setting.runs[0])
     first = next(run for run in setting.runs if run.played)
@@ -248,21 +226,21 @@ def _one_run(setting: Setting, run: Any) -> list[str]:
             f"half {often}."
         )
     if pd.notna(run.honest_kept) and setting.has_attackers:
-        said.append(f"{percent(run.honest_kept)} of the honest clients had a say.")
+        said.append(f"{percent(run.honest_kept)} of the honest clients had a weight.")
     if pd.notna(run.recall):
-        right = f", and {percent(run.precision)} of the accused do attack"
+        right = f", and {percent(run.precision)} of the accused are attackers"
         said.append(
             f"{percent(run.recall)} of the attackers were accused"
             f"{'' if pd.isna(run.precision) else right}."
         )
     elif run.knows_truth and not setting.has_attackers and run.accused > 0:
-        said.append(f"{counted(run.accused, 'client')} per round were accused for nothing.")
+        said.append(f"{counted(run.accused, 'client')} per round were accused wrongly.")
     if not run.knows_truth:
         said.append(
             f"{counted(run.accused, 'client')} per round were suspected or rejected on average. "
-            "Whether rightly is not known here."
+            "Whether they attack is not known."
             if run.accused > 0
-            else "Nobody was suspected. Who is honest is not known here."
+            else "Nobody was suspected. Who is honest is not known."
         )
     if run.failed_rounds:
         reason = setting.rounds["error"].dropna().iloc[0]
@@ -301,7 +279,9 @@ def _with_whom(setting: Setting, run: Any) -> str:
     count = len(attackers_in(there)) if pd.isna(run.attackers) else run.attackers
     if not count:
         return f"{who}, all honest"
-    return f"{who}, {count} of them attackers {_DEEDS.get(run.attack, f'({run.attack})')}"
+    attack = attacks.known(run.attack)
+    called = shortened(printable(run.attack)) if attack is None else attack.label
+    return f"{who}, {count} of them attackers ({called})"
 
 
 def _comparison(setting: Setting) -> list[str]:
@@ -325,7 +305,7 @@ def _best(
     rivals: Sequence[str], scores: Mapping[str, float], oracle: float | None, what: str
 ) -> str:
     top = percent(scores[rivals[0]])
-    # What the percentages do not show is no difference to report.
+    # A difference that the percentages do not show is not one to report.
     first = [label for label in rivals if percent(scores[label]) == top]
     said = f"Best {'is' if len(first) == 1 else 'are'} {listed(first)} with {what} = {top}"
     if oracle is None:
@@ -337,14 +317,14 @@ def _best(
 
 
 def _taken_over(setting: Setting) -> list[str]:
-    """Name the rules whose models do what the attackers want more often than not."""
+    """Name the rules under whose models an attack succeeds more often than not."""
     successes = setting.means["asr"].dropna()
     if not setting.has_attackers or successes.empty:
         return []
     lost = [f"{label} ({percent(asr)})" for label, asr in successes.items() if asr > 0.5]
     if lost:
-        return [f"The attackers get their way more often than not under {listed(lost)}."]
-    return ["Under no rule do the attackers get their way more often than not."]
+        return [f"The attack succeeds more often than not under {listed(lost)}."]
+    return ["The attack succeeds more often than not under no rule."]
 
 
 def _where_weight_went(setting: Setting) -> list[str]:
@@ -386,15 +366,15 @@ class Table:
     Parameters
     ----------
     label
-        What it is about.
+        What it shows.
     headings
         Of all columns, that of the names first.
     rows
         A name and its cells.
     more
-        How many rows are left out.
+        Number of rows that are left out.
     marked
-        Names of the rows that are a limit rather than competitors.
+        Names of the rows that are a limit and not competitors.
     """
 
     label: str
@@ -404,32 +384,24 @@ class Table:
     marked: frozenset[str] = frozenset()
 
 
-_ANY: tuple[tuple[str, Heading, Callable[[float], str]], ...] = (
-    ("accuracy", Heading("ACC", "share of the test samples that are classified rightly"), percent),
+_Column = tuple[str, Heading, Callable[[float], str]]
+_ALWAYS: tuple[_Column, ...] = (
+    (
+        "accuracy",
+        Heading("ACC", "share of the test samples that are classified correctly"),
+        percent,
+    ),
     ("asr", Heading("ASR", "share of attacked samples classified as the attack wants"), percent),
-    (
-        "accuracy_without_success",
-        Heading("ACC · (1 − ASR)", "both at once: the higher, the better"),
-        percent,
-    ),
+    ("accuracy_without_success", Heading("ACC · (1 − ASR)", "higher is better"), percent),
 )
-_WITH_TRUTH = (
-    *_ANY,
-    (
-        "attacker_weight",
-        Heading("weight on attackers", "share of the weight, mean over rounds"),
-        percent,
-    ),
+_WITH_TRUTH: tuple[_Column, ...] = (
+    ("attacker_weight", Heading("weight on attackers", "mean over rounds"), percent),
     (
         "over_half",
-        Heading("rounds over half", "rounds in which attackers had more than half of the weight"),
+        Heading("rounds over half", "attackers had more than half of the weight"),
         _count,
     ),
-    (
-        "honest_kept",
-        Heading("honest clients kept", "share of the honest clients that had a weight"),
-        percent,
-    ),
+    ("honest_kept", Heading("honest clients kept", "share that had a weight"), percent),
     (
         "behind_oracle",
         Heading("behind the oracle", "percentage points of ACC · (1 − ASR), or of ACC without ASR"),
@@ -438,36 +410,36 @@ _WITH_TRUTH = (
     (
         "distance",
         Heading("distance to the robust mean", "relative to its length, mean over rounds"),
-        _plain,
+        "{:.2f}".format,
     ),
 )
-_WITHOUT_TRUTH = (
-    *_ANY,
+_WITHOUT_TRUTH: tuple[_Column, ...] = (
     (
         "accused",
-        Heading("suspected per round", "clients that were suspected or rejected, on average"),
+        Heading("suspected per round", "clients suspected or rejected, on average"),
         _count,
     ),
 )
-_FAILED = ("failed_rounds", Heading("failed rounds", "in which the model stayed as it was"), _count)
-_PLAYED = ("played", Heading("rounds", "that were played"), _count)
+_FAILED = ("failed_rounds", Heading("failed rounds", "in which the model did not change"), _count)
+_PLAYED = ("played", Heading("rounds", "that are finished"), _count)
 
 
 def figure_table(setting: Setting) -> Table:
-    """Return one row per rule; columns that nobody has a figure in are left out."""
+    """Return one row per rule; columns in which nobody has a figure are left out."""
     means = setting.means
-    kinds = _WITH_TRUTH if setting.knows_truth else _WITHOUT_TRUTH
-    shown = [kind for kind in kinds if means[kind[0]].notna().any()]
+    columns = (*_ALWAYS, *(_WITH_TRUTH if setting.knows_truth else _WITHOUT_TRUTH))
+    shown = [column for column in columns if means[column[0]].notna().any()]
     shown += [_FAILED] if means["failed_rounds"].any() else []
     shown += [_PLAYED] if means["played"].nunique() > 1 else []
-    seeds = [Heading("seeds", "runs; figures are their mean ± standard deviation")]
-    seeds = seeds if (means["n"] > 1).any() else []
-    rows = []
-    for label, row in means.iterrows():
-        cells = [_measured(row[name], row[f"{name}_std"], write) for name, _, write in shown]
-        cells += [Cell(str(row["n"]), float(row["n"])) for _ in seeds]
-        rows.append((str(label), cells))
-    headings = [Heading("rule"), *(heading for _, heading, _ in shown), *seeds]
+    headings = [Heading("rule"), *(heading for _, heading, _ in shown)]
+    rows = [
+        (str(label), [_measured(row[name], row[f"{name}_std"], write) for name, _, write in shown])
+        for label, row in means.iterrows()
+    ]
+    if (means["n"] > 1).any():
+        headings.append(Heading("seeds", "runs; figures are their mean ± standard deviation"))
+        for (_, cells), runs in zip(rows, means["n"], strict=True):
+            cells.append(Cell(str(runs), float(runs)))
     return Table("Figures by rule", headings, rows, marked=frozenset(setting.oracles))
 
 
@@ -479,33 +451,31 @@ def _measured(mean: float, spread: float, write: Callable[[float], str]) -> Cell
 
 
 def client_table(setting: Setting, run: Any) -> Table | None:
-    """Sum a run up by client, the most accused first; None if the rule judges nobody."""
+    """Sum up a run by client, the most accused first; None if the rule judges nobody."""
     cells = setting.results.clients
     cells = cells[cells["run"] == run.run]
-    weights = cells.groupby("client", sort=False)["weight"].mean()
+    by_client = cells.groupby("client", sort=False)
+    weights = by_client["weight"].mean()
     if weights.isna().all() and not set(cells["verdict"]) - {"trusted"}:
         return None
-    verdicts = [*map(str, Verdict), "failed", "late"]
-    counts = pd.crosstab(cells["client"], cells["verdict"]).reindex(columns=verdicts, fill_value=0)
-    counts = counts.loc[weights.index, counts.any()]
     accused = cells["verdict"].isin(ACCUSING).groupby(cells["client"]).sum()
-    suspected = cells[cells["verdict"] == "suspected"].groupby("client")["round"].min()
-    kinds = cells.dropna(subset=["kind"]).groupby("client")
-    attackers = attackers_in(cells)
     clients = sorted(weights.index, key=lambda one: -accused[one])
-    times: dict[Any, Any] = counts.to_dict("index")
+    counts = pd.crosstab(cells["client"], cells["verdict"])
+    attackers = attackers_in(cells)
     columns: dict[str, Callable[[str], Cell]] = {}
     if run.knows_truth:
         columns["attacks"] = lambda one: Cell("▲ yes", 1) if one in attackers else Cell("no", 0)
-    columns["rounds"] = lambda one: _whole(sum(times[one].values()))
-    for name in counts:
-        columns[str(name)] = partial(_times, times, str(name))
+    columns["rounds"] = partial(_whole, by_client.size())
+    columns |= {name: partial(_whole, counts[name]) for name in map(str, Verdict) if name in counts}
     if weights.notna().any():
         columns["mean weight"] = lambda one: _measured(weights[one], 0, percent)
+    suspected = cells[cells["verdict"] == "suspected"].groupby("client")["round"].min()
     if len(suspected):
-        columns["first suspected"] = lambda one: _whole(int(suspected.get(one, 0)))
-    if len(kinds):
-        likely = {str(one): _likeliest(group) for one, group in kinds}
+        columns["first suspected"] = partial(_whole, suspected)
+    likely = {
+        str(one): _likeliest(part) for one, part in cells.dropna(subset=["kind"]).groupby("client")
+    }
+    if likely:
         columns["looks most like"] = lambda one: likely.get(one, Cell("–"))
     rows = [
         (shortened(one, LONGEST_ID), [cell(one) for cell in columns.values()])
@@ -515,16 +485,13 @@ def client_table(setting: Setting, run: Any) -> Table | None:
     return Table(setting.name_of(run), headings, rows, max(0, len(clients) - _CLIENTS))
 
 
-def _times(times: Mapping[str, Mapping[str, int]], verdict: str, client: str) -> Cell:
-    return _whole(times[client][verdict])
-
-
-def _whole(count: int) -> Cell:
+def _whole(counts: pd.Series[int], client: str) -> Cell:
+    count = int(counts.get(client, 0))
     return Cell(str(count), count) if count else Cell("–")
 
 
 def _likeliest(rows: pd.DataFrame) -> Cell:
-    kind = rows["kind"].value_counts(sort=True).index[0]
+    kind = rows["kind"].value_counts().index[0]
     confidence = float(rows.loc[rows["kind"] == kind, "confidence"].mean())
     named = "no rehearsed kind" if kind == UNKNOWN else shortened(kind, 30)
     return Cell(f"{named} ({percent(confidence, 0)})", confidence)
@@ -534,7 +501,7 @@ def _likeliest(rows: pd.DataFrame) -> Cell:
 
 
 def confusion_of(setting: Setting, label: str) -> tuple[pd.DataFrame, str] | None:
-    """Count what clients looked most like, by what they were, and say so in a sentence.
+    """Count what clients looked most like, by what they were, and describe it in a sentence.
 
     Returns
     -------
@@ -574,29 +541,22 @@ def confusion_of(setting: Setting, label: str) -> tuple[pd.DataFrame, str] | Non
 def command_of(scenario: Mapping[str, Any], *, is_simulated: bool) -> list[str] | None:
     """Return the command that runs a scenario again, in lines, quoted for a shell.
 
-    Every field is given, those at their defaults included: defaults may change.
-
-    Parameters
-    ----------
-    scenario
-        As it was written down.
-    is_simulated
-        Whether nothing speaks against it; None is returned for another engine's run.
+    Every field is given, also those at their defaults: defaults may change. None if another engine
+    has run it.
     """
     if not is_simulated or "engine" in scenario or not {"task", "rule"} <= scenario.keys():
         return None
     fields = flat(scenario)
-    options = ["fedimmune simulate"]
+    lines = {"": ["fedimmune simulate"]}
     for option, names in _OPTIONS.items():
         name = next((name for name in names if name in fields), None)
         if name is not None:
-            options.append(f"--{option} {shlex.quote(str(fields.pop(name)))}")
-    lines: dict[str, list[str]] = {}
+            lines[""].append(f"--{option} {shlex.quote(str(fields.pop(name)))}")
     for name, value in fields.items():
-        table = name.partition(".")[0] if "." in name else ""
+        table = name.partition(".")[0] if "." in name else "."
         setting = shlex.quote(f"{name}={_given(value)}")
         lines.setdefault(table, []).append(f"--set {setting}")
-    return [" ".join(line) for line in [options, *lines.values()]]
+    return [" ".join(line) for line in lines.values()]
 
 
 def _given(value: Any) -> str:

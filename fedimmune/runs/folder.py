@@ -1,20 +1,20 @@
-"""Run folders: what a run leaves on disk, so that it can go on, be looked at and be compared.
+"""Run folders: what a run leaves on disk, so that it can be resumed, inspected and compared.
 
 ::
 
     TITLE-DIGEST/
       scenario.toml            what was run, in full
-      partition.json           which client has how many samples of which class, where that is known
-      rounds.jsonl             one record a round
-      model.safetensors        the model after the last round; there only when the run is finished
+      partition.json           which client has how many samples of which class, if that is known
+      rounds.jsonl             one record per round
+      model.safetensors        the model after the last round; only if the run is finished
       checkpoint.safetensors   until then: the model after the last finished round, and what
                                clients carry over to the next
-      history-N.safetensors    and what the rule remembers after round N, where it remembers
-      traces/                  of each round what explains it: see `fedimmune.runs.traces`
+      history-N.safetensors    what the rule remembers after round N, if it remembers
+      traces/                  what explains each round: see `fedimmune.runs.traces`
 
 Every engine ends its rounds with `finish_round`. A trace is written before its record, and a record
 is appended before the checkpoint is replaced. A run that is resumed keeps as many records as the
-checkpoint has rounds, so that it may be killed at any moment.
+checkpoint has rounds, so it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -43,16 +43,13 @@ from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Checkpoint", "RunFolder", "finish_round"]
 
-
 _UNFINISHED = re.compile(
     r"\.(scenario\.toml|partition\.json|(model|checkpoint|history-\d+)\.safetensors)\.[0-9a-f]{8}"
 )
 """Files that were being written when their process ended."""
-
-
 _FORMAT = "fedimmune-checkpoint-2"
 _CARRIED = "carried/"
-"""What names of tensors begin with that are not the model's."""
+"""Prefix of tensors that are not the model's."""
 _MOST_PARTITION, _MOST_ROUNDS = 64 * MIB, 1024 * MIB
 _Partition = TypeAdapter(tuple[ClientData, ...])
 
@@ -64,7 +61,7 @@ class Checkpoint:
     Parameters
     ----------
     round
-        The last finished one; 0 where there is none.
+        The last finished one; 0 if there is none.
     model
         The global model after it; None at the start.
     fingerprint
@@ -80,13 +77,7 @@ class Checkpoint:
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Parameters
-    ----------
-    path
-        Where it is, or will be.
-    """
+    """The folder of one run, which need not exist yet."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -105,11 +96,11 @@ class RunFolder:
         return self._model.is_file()
 
     def scenario(self) -> dict[str, Any]:
-        """Read what was run, as it was written down: nothing is checked or filled in."""
+        """Read what was run, as it was written: nothing is checked or filled in."""
         return read_toml(self._scenario)
 
     def partition(self) -> tuple[ClientData, ...] | None:
-        """Read who has which data; None where it was not written down."""
+        """Read who has which data; None if that is not known."""
         if not self._partition.exists():
             return None
         content = read_bytes(self._partition, _MOST_PARTITION)
@@ -117,7 +108,7 @@ class RunFolder:
             return _Partition.validate_python(read_json(content))
         except (ValidationError, InputError) as error:
             problem = first_problem(error)
-            raise InputError(f"{self._partition} is no partition: {problem}") from None
+            raise InputError(f"{self._partition} is not a partition: {problem}") from None
 
     def records(self) -> list[RoundRecord]:
         """Read the records of all finished rounds."""
@@ -130,13 +121,13 @@ class RunFolder:
                 record = RoundRecord.model_validate(read_json(line))
             except (ValidationError, InputError) as error:
                 raise InputError(
-                    f"{self._rounds}, line {number}, is no record of a round: "
+                    f"{self._rounds}, line {number}, is not a record of a round: "
                     f"{first_problem(error)}"
                 ) from None
             if record.round != number:
                 raise InputError(
                     f"{self._rounds}, line {number}, is of round {record.round}: rounds are "
-                    "missing or double"
+                    "missing or repeated"
                 )
             records.append(record)
         return records  # what follows the last line's end was cut off while being written
@@ -149,12 +140,7 @@ class RunFolder:
 
     @contextmanager
     def held(self, scenario: str) -> Iterator[None]:
-        """Make the folder where there is none, and keep other processes out of it meanwhile.
-
-        Parameters
-        ----------
-        scenario
-            What is run, as TOML.
+        """Make the folder if there is none, write the scenario (TOML), and lock others out.
 
         Raises
         ------
@@ -179,7 +165,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forget what was run."""
-        # The checkpoint first: nothing goes on from it without the history. The model last: as long
+        # The checkpoint first: nothing resumes from it without the history. The model last: as long
         # as it is there, the run counts as finished.
         for file in (self._checkpoint, *self.path.glob("history-*.safetensors"), self._model):
             file.unlink(missing_ok=True)
@@ -187,13 +173,7 @@ class RunFolder:
         self.traces.clear()
 
     def resume(self, rule: Rule) -> Checkpoint:
-        """Go back to the last checkpoint: records after it are dropped, the rule remembers.
-
-        Parameters
-        ----------
-        rule
-            Takes up what it remembered then, where it has history.
-        """
+        """Go back to the last checkpoint: drop later records, and restore the rule's history."""
         if not self._checkpoint.is_file():
             self.clear()
             return Checkpoint()
@@ -205,7 +185,7 @@ class RunFolder:
         return checkpoint
 
     def keep_partition(self, clients: tuple[ClientData, ...]) -> None:
-        """Write down who has which data, unless it is written there already."""
+        """Write who has which data, unless it is written there already."""
         text = _Partition.dump_json(clients).decode() + "\n"
         if not _holds(self._partition, text):
             write_text_atomically(text, self._partition)
@@ -221,17 +201,7 @@ class RunFolder:
             raise InputError(f"cannot write {self._rounds}: {error.strerror}") from error
 
     def save(self, done: Checkpoint, rule: Rule, *, last: bool) -> None:
-        """Replace the checkpoint, or write the final model after the last round.
-
-        Parameters
-        ----------
-        done
-            Where the run stands.
-        rule
-            Its history is saved too, if it has one.
-        last
-            Whether this was the last round.
-        """
+        """Replace the checkpoint and the rule's history; after the last round, write the model."""
         assert done.model is not None
         if rule.has_history:
             rule.save(self._history(done.round))
@@ -245,7 +215,7 @@ class RunFolder:
         self._forget_histories_but(done.round)
 
     def tidy(self) -> None:
-        """Remove what a finished run needs no more, and a kill has left."""
+        """Remove what a finished run no longer needs, if a kill has left it."""
         self._checkpoint.unlink(missing_ok=True)
         self._forget_histories_but(len(self.records()))
 
@@ -265,7 +235,7 @@ class RunFolder:
         number, fingerprint = about.get("round"), about.get("fingerprint")
         if not isinstance(number, int) or number < 1 or not isinstance(fingerprint, str):
             raise InputError(
-                f"{self._checkpoint} is no checkpoint of a run; force the run to begin anew"
+                f"{self._checkpoint} is not a checkpoint of a run; force the run to begin anew"
             )
         copied = {name: tensor.clone() for name, tensor in model.items()}
         names = [name for name in copied if name.startswith(_CARRIED)]
@@ -305,12 +275,8 @@ def finish_round(
     ----------
     folder
         Where the run is kept; None if nothing is to be written.
-    rule
-        It has aggregated the round.
-    updates
-        What was sent.
-    outcome
-        The result of aggregating it.
+    rule, updates, outcome
+        The rule, what was sent, and the result of aggregating it.
     done
         Where the run stands now, with the model after the round.
     last
@@ -318,11 +284,11 @@ def finish_round(
     seconds
         Where the time went.
     metrics
-        What was measured, by the names that a `RoundRecord` has.
+        What was measured, by the fields of `RoundRecord`.
     failed, late
         Why others sent nothing, or sent it too late, by client.
     notes
-        What else there is to say of clients.
+        Further remarks, by client.
     attackers
         Who attacks; None if nobody knows.
     save_updates
@@ -386,7 +352,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _lock(file: IO[str]) -> bool:
-    """Lock an open file until it is closed, or its process ends in whatever way."""
+    """Lock an open file until it is closed or its process ends."""
     try:
         import fcntl  # noqa: PLC0415 (not on every system)
     except ImportError:

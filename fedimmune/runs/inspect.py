@@ -1,10 +1,10 @@
-"""Looking into a finished round: who was accused, and which layers made a client suspect."""
+"""Finished rounds inspected: who was accused, and which layers made a client suspect."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -32,7 +32,7 @@ _MANY = 20
 
 @dataclass(frozen=True)
 class ClientHistory:
-    """What became of a client over a run.
+    """A client over a whole run.
 
     Parameters
     ----------
@@ -41,18 +41,18 @@ class ClientHistory:
     is_attacker
         Whether it attacks; None if nobody knows.
     counts
-        In how many rounds it had which verdict.
+        Number of rounds by verdict.
     accused
-        In which of them it was suspected or rejected.
-    suspected_since
-        The first round in which it was suspected; None if there is none.
+        The rounds in which it was suspected or rejected.
     weight, score
         Averages over the rounds that have one.
     last
-        What was said of it last.
+        Its result in the last round that it took part in.
+    suspected_since
+        The first round in which it was suspected; None if there is none.
     looks
-        The kind of attack that it looked like most often when it was suspected, with the mean of
-        the probabilities; None if no kind was ever told.
+        The kind of attack that it looked like most often, with the mean of the probabilities; None
+        if no kind was ever named.
     """
 
     client: str
@@ -67,26 +67,20 @@ class ClientHistory:
 
     @property
     def rounds(self) -> int:
-        """In how many it took part."""
+        """Number of rounds that it took part in."""
         return sum(self.counts.values())
 
 
 def read_run_folder(path: str | os.PathLike[str]) -> RunFolder:
-    """Open the folder of a run.
-
-    Raises
-    ------
-    InputError
-        It is none.
-    """
+    """Open the folder of a run; another one raises an `InputError`."""
     place = Path(path)
     if not (place / "scenario.toml").is_file():
-        raise InputError(f"{place} is no run's folder: it has no scenario.toml")
+        raise InputError(f"{place} is not the folder of a run: it has no scenario.toml")
     return RunFolder(place)
 
 
 def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
-    """Sum a run up by client, those first that were accused most."""
+    """Sum up a run by client, the most accused first."""
     seen: dict[str, list[tuple[int, ClientResult]]] = {}
     for record in records:
         for client in record.clients:
@@ -97,8 +91,8 @@ def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
             is_attacker=parts[-1][1].is_attacker,
             counts=Counter(part.verdict for _, part in parts),
             accused=tuple(number for number, part in parts if part.verdict in ACCUSING),
-            weight=_mean([part.weight for _, part in parts]),
-            score=_mean([part.score for _, part in parts]),
+            weight=_mean(part.weight for _, part in parts),
+            score=_mean(part.score for _, part in parts),
             last=parts[-1][1],
             suspected_since=next((n for n, part in parts if part.verdict == "suspected"), None),
             looks=_looks([part.suspicion for _, part in parts if part.suspicion is not None]),
@@ -112,17 +106,12 @@ def _looks(found: Sequence[Suspicion]) -> Suspicion | None:
     if not found:
         return None
     kind = Counter(one.kind for one in found).most_common(1)[0][0]
-    return Suspicion(kind, fmean(one.confidence for one in found if one.kind == kind))
+    alike = [one for one in found if one.kind == kind]
+    return Suspicion(kind, fmean(one.confidence for one in alike), advice=alike[0].advice)
 
 
 def record_of(folder: RunFolder, number: int) -> RoundRecord:
-    """Give the record of a round.
-
-    Raises
-    ------
-    InputError
-        It was not played.
-    """
+    """Return the record of a round; one that is not finished raises an `InputError`."""
     records = folder.records()
     if not 1 <= number <= len(records):
         there = f"rounds 1 to {len(records)} are" if records else "none is"
@@ -131,28 +120,22 @@ def record_of(folder: RunFolder, number: int) -> RoundRecord:
 
 
 def client_in(record: RoundRecord, client: str) -> ClientResult:
-    """Find a client by its id as text.
-
-    Raises
-    ------
-    InputError
-        It took no part; the message says who did.
-    """
-    for found in record.clients:
-        if found.client == client:
-            return found
-    ids = [found.client for found in record.clients]
-    more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
-    listed = ", ".join(ids[:_MANY]) + more
-    raise ParameterError(
-        f"client {client} took no part in round {record.round}; there were {listed}"
-    )
+    """Find a client by its id as text; an `InputError` names those who took part."""
+    found = next((one for one in record.clients if one.client == client), None)
+    if found is None:
+        ids = [one.client for one in record.clients]
+        more = f" and {len(ids) - _MANY} more" if len(ids) > _MANY else ""
+        raise ParameterError(
+            f"client {client} took no part in round {record.round}; there were "
+            f"{', '.join(ids[:_MANY])}{more}"
+        )
+    return found
 
 
 def explain_client(
     folder: RunFolder, number: int, client: str, *, defense: str | os.PathLike[str] | None = None
 ) -> Explanation | None:
-    """Say which layers of its update made a client what the learned rule took it for.
+    """Explain which layers of its update made a client trusted or suspect to the learned rule.
 
     Parameters
     ----------
@@ -177,7 +160,7 @@ def explain_client(
         no trace; or the defense is gone, or another one.
     """
     record = record_of(folder, number)
-    client_in(record, client)  # or say who was there
+    client_in(record, client)  # or refuse it
     rule = folder.scenario().get("rule")
     chosen: dict[str, Any] = rule if isinstance(rule, dict) else {"name": rule}
     if chosen.get("name") != _LEARNED:
@@ -209,7 +192,7 @@ def _defense(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defe
     place = Path(str(rule.get("defense", ""))) if given is None else Path(given)
     if not place.is_file():
         raise InputError(
-            f"the run's defense is not there any more ({place}): say where it is with --defense"
+            f"the run's defense is no longer there ({place}): name it with --defense"
             if given is None
             else f"there is no defense {place}"
         )
@@ -223,6 +206,6 @@ def _defense(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defe
     return loaded
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

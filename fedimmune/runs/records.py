@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import (
@@ -13,19 +14,26 @@ from pydantic import (
     model_validator,
 )
 
+from fedimmune import attacks
 from fedimmune.results import OLDER, ClientResult
 
 __all__ = ["ClientData", "RoundRecord", "Seconds"]
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
-_Client = Annotated[
-    ClientResult,
-    PlainValidator(
-        lambda found: found if isinstance(found, ClientResult) else ClientResult.from_json(found)
-    ),
-    PlainSerializer(ClientResult.to_json),
-]
+
+
+def _client(found: object) -> ClientResult:
+    if isinstance(found, ClientResult):
+        return found
+    read = ClientResult.from_json(found)
+    if read.suspicion is None:
+        return read
+    told = replace(read.suspicion, advice=attacks.advice(read.suspicion.kind))
+    return replace(read, suspicion=told)
+
+
+_Client = Annotated[ClientResult, PlainValidator(_client), PlainSerializer(ClientResult.to_json)]
 
 
 class _Record(BaseModel):
@@ -68,14 +76,14 @@ class Seconds(_Record):
 
 
 class RoundRecord(_Record):
-    """What there is to say about one round. Shares run from 0 to 1.
+    """The record of one round. Shares run from 0 to 1.
 
     Parameters
     ----------
     round
         From 1.
     accuracy, loss
-        Of the new global model, on the server's test samples (ACC); None where it does not test.
+        Of the new global model, on the server's test samples (ACC); None if it is not tested.
     asr
         Share of all attacked test samples that are classified as the attacker wants (ASR), as the
         paper has it: a perfect model has the target class's own share. None without a target.
@@ -84,7 +92,7 @@ class RoundRecord(_Record):
     accuracy_without_success
         ACC · (1 − ASR), the paper's figure for both at once.
     precision
-        Share of the accused (suspected or rejected) that attack; None where nobody is accused.
+        Share of the accused (suspected or rejected) that attack; None if nobody is accused.
     recall
         Share of the attackers that are accused.
     auroc
@@ -100,7 +108,7 @@ class RoundRecord(_Record):
     warnings
         What is odd about the round as a whole; see `Aggregation.warnings`.
     error
-        Why the global model stayed as it was, where it did.
+        Why the global model did not change; None if it did.
     seconds
         Where the time went; the only part that differs between equal runs.
     """

@@ -1,7 +1,7 @@
 """The results of runs as tidy tables: one row per round, and one per client and round.
 
-Runs of the simulator and of Flower are read alike, finished or not. Data alone is read: code that a
-scenario names is never imported.
+Runs of the simulator and of Flower are read alike, finished or not. Code that a scenario names is
+never imported.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from fedimmune.errors import InputError
-from fedimmune.results import ACCUSING, ClientResult
+from fedimmune.results import ACCUSING, ClientResult, Verdict
 from fedimmune.runs.folder import RunFolder
+from fedimmune.runs.labels import component, rule_labels, setting_labels
 from fedimmune.runs.records import ClientData, RoundRecord
 
 __all__ = ["FIGURES", "ORACLE", "Results", "load_runs"]
@@ -37,35 +38,18 @@ _SIGNS = ("scenario.toml", "rounds.jsonl")
 """A folder with one of these is a run's, perhaps a damaged one's."""
 _FACTS = ("task", "rule", "rule_label", "attack", "attackers", "clients", "seed", "key", "label")
 """What `rounds` repeats of each run."""
-_ABSENT = ("failed", "late")
 _MEASURED = (
     *("accuracy", "loss", "asr", "asr_others", "accuracy_without_success", "precision", "recall"),
     *("auroc", "attacker_weight", "distance", "robust_mean_norm"),
 )
+_NOTHING_CAME = (Verdict.FAILED, Verdict.LATE)
 _PHASES = ("training", "aggregating", "measuring", "testing")
 _ROUND = [
     *("run", "round", *_MEASURED, "score", "accused", "error", "warnings", "seconds"),
     *(f"seconds_{phase}" for phase in _PHASES),
 ]
+_CLIENT = ["run", "round", *ClientResult("", Verdict.TRUSTED).to_json()]
 _SAMPLES = ["run", "client", "is_attacker", "class", "samples"]
-
-
-class _Client(NamedTuple):
-    """A row of `Results.clients`."""
-
-    run: str
-    round: int
-    client: str
-    is_attacker: bool | None
-    verdict: str
-    weight: float | None
-    score: float | None
-    reason: str | None
-    kind: str | None
-    confidence: float | None
-    since: int | None
-    runner_up: str | None
-    runner_up_confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -171,7 +155,7 @@ def load_runs(
 ) -> Results:
     """Read runs into tables.
 
-    Where a run does not know who attacked, as in a real federation, but its ``partition.json`` has
+    If a run does not know who attacked, as in a real federation, but its ``partition.json`` has
     been told since, clients and rounds are judged by that.
 
     Parameters
@@ -210,7 +194,7 @@ class _Run:
     scenario: Mapping[str, Any]
     facts: dict[str, Any]
     rounds: list[dict[str, Any]]
-    clients: list[_Client]
+    clients: list[dict[str, Any]]
     samples: list[tuple[Any, ...]]
 
     @classmethod
@@ -222,7 +206,7 @@ class _Run:
             partition = folder.partition() or ()
             scenario = folder.scenario()
             rounds, clients = _rows(name, folder.records(), partition)
-            known = {client.is_attacker for client in clients} | {c.is_attacker for c in partition}
+            known = {row["is_attacker"] for row in clients} | {c.is_attacker for c in partition}
             facts = {
                 "run": name,
                 "path": str(path),
@@ -257,29 +241,21 @@ def _facts(scenario: Mapping[str, Any], *, truth: bool, played: int) -> dict[str
 
 def _rows(
     run: str, records: Iterable[RoundRecord], partition: Iterable[ClientData]
-) -> tuple[list[dict[str, Any]], list[_Client]]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of rounds and of clients, judged by the partition if it alone knows."""
-    truth = {
-        client.client: client.is_attacker for client in partition if client.is_attacker is not None
-    }
+    truth = {one.client: one.is_attacker for one in partition if one.is_attacker is not None}
     rounds: list[dict[str, Any]] = []
-    all_clients: list[_Client] = []
+    rows: list[dict[str, Any]] = []
     for record in records:
-        clients = [_client_row(run, record.round, client) for client in record.clients]
-        row = _round_row(run, record)
-        if truth and all(client.is_attacker is None for client in clients):
-            clients = [each._replace(is_attacker=truth.get(each.client)) for each in clients]
+        clients, row = record.clients, _round_row(run, record)
+        if truth and all(one.is_attacker is None for one in clients):
+            clients = tuple(replace(one, is_attacker=truth.get(one.client)) for one in clients)
             if record.error is None:
                 row |= _judged(clients)
-        row["accused"] = sum(client.verdict in ACCUSING for client in clients)
+        row["accused"] = sum(one.verdict in ACCUSING for one in clients)
         rounds.append(row)
-        all_clients += clients
-    return rounds, all_clients
-
-
-def _client_row(run: str, number: int, client: ClientResult) -> _Client:
-    """The one place that knows what a client's record looks like."""
-    return _Client(run=run, round=number, **client.to_json())
+        rows += [{"run": run, "round": record.round, **one.to_json()} for one in clients]
+    return rounds, rows
 
 
 def _round_row(run: str, record: RoundRecord) -> dict[str, Any]:
@@ -297,9 +273,9 @@ def _round_row(run: str, record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _judged(clients: Sequence[_Client]) -> dict[str, float | None]:
+def _judged(clients: Sequence[ClientResult]) -> dict[str, float | None]:
     """Return precision, recall and the attackers' weight, as a simulation's records have them."""
-    there = [c for c in clients if c.is_attacker is not None and c.verdict not in _ABSENT]
+    there = [c for c in clients if c.is_attacker is not None and c.verdict not in _NOTHING_CAME]
     attackers = [client for client in there if client.is_attacker]
     accused = [client for client in there if client.verdict in ACCUSING]
     has_weights = any(client.weight is not None for client in there)
@@ -319,17 +295,8 @@ def _count(scenario: Mapping[str, Any], name: str) -> int | None:
     if found is None:
         return None
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**53:
-        raise InputError(f"scenario.toml: {name} is no count, but {str(found)[:40]!r}")
+        raise InputError(f"scenario.toml: {name} is not a count, but {str(found)[:40]!r}")
     return found
-
-
-def component(scenario: Mapping[str, Any], field: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of a scenario's task, rule, attack or partition."""
-    found = scenario.get(field)
-    if isinstance(found, Mapping):
-        rest = {name: value for name, value in found.items() if name != "name"}
-        return str(found.get("name", "")), rest
-    return str(found or ""), {}
 
 
 def rows_of(table: pd.DataFrame) -> list[Any]:
@@ -342,15 +309,6 @@ def attackers_in(table: pd.DataFrame) -> set[str]:
     return set(table.loc[table["is_attacker"].fillna(False).astype(bool), "client"])
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested fields by their path, such as ``attack.shift_x``."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        inner = flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else None
-        found |= {f"{prefix}{name}": value} if inner is None else inner
-    return found
-
-
 # -------------------------------------------------------------------- all runs
 
 
@@ -358,13 +316,13 @@ def _tables(read: Sequence[_Run]) -> Results:
     scenarios = {run.facts["run"]: run.scenario for run in read}
     runs = pd.DataFrame([run.facts for run in read])
     runs = runs.astype(dict.fromkeys(("attackers", "clients", "seed"), "Int64"))
-    runs.insert(4, "rule_label", _rule_labels([run.scenario for run in read]))
-    runs.insert(10, "label", runs["key"].map(_setting_labels(runs, scenarios)))
+    runs.insert(4, "rule_label", rule_labels([run.scenario for run in read]))
+    runs.insert(10, "label", runs["key"].map(setting_labels(runs, scenarios)))
     rounds = pd.DataFrame([row for run in read for row in run.rounds], columns=_ROUND)
     words = ("run", "round", "accused", "error", "warnings")
     numbers = dict.fromkeys((name for name in _ROUND if name not in words), float)
     rounds = rounds.astype({"round": int, "accused": int, **numbers})
-    clients = pd.DataFrame([row for run in read for row in run.clients], columns=_Client._fields)
+    clients = pd.DataFrame([row for run in read for row in run.clients], columns=_CLIENT)
     shares = ("weight", "score", "confidence", "runner_up_confidence")
     clients = clients.astype(
         {"round": int, "is_attacker": "boolean", "since": "Int64", **dict.fromkeys(shares, float)}
@@ -385,72 +343,13 @@ def _last(groups: Any) -> pd.Series[float]:
     return found.astype(float)
 
 
-def _rule_labels(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name each rule, and say what tells apart those that share a name."""
-    rules = [component(scenario, "rule") for scenario in scenarios]
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for name, parameters in rules:
-        by_name.setdefault(name, []).append(parameters)
-    differing = {name: _differing(found) for name, found in by_name.items()}
-    labels = []
-    for name, parameters in rules:
-        # The name of a defense's file says more than its digest.
-        fields = differing[name] - ({"digest"} if "defense" in differing[name] else set())
-        said = [_said(field, parameters.get(field)) for field in sorted(fields)]
-        shown = name or "unnamed rule"
-        labels.append(f"{shown} ({', '.join(said)})" if said else shown)
-    return labels
-
-
-def _said(field: str, value: Any) -> str:
-    if value is None:
-        return f"no {field}"
-    if field == "defense":
-        return PurePath(str(value)).name
-    return str(value)[:6] if field == "digest" else f"{field}={value}"
-
-
-def _setting_labels(
-    runs: pd.DataFrame, scenarios: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Name each key; where names would be the same, say what differs."""
-    first = runs.drop_duplicates("key")
-    plain = {row.key: _title(row) for row in rows_of(first)}
-    fields = {
-        row.key: flat({k: v for k, v in scenarios[row.run].items() if k not in {"rule", "seed"}})
-        for row in rows_of(first)
-    }
-    labels: dict[str, str] = {}
-    for key, title in plain.items():
-        namesakes = [fields[other] for other in plain if plain[other] == title]
-        differing = sorted(_differing(namesakes))[:4]
-        said = [f"{field} = {fields[key].get(field, '–')}" for field in differing]
-        label = " · ".join([title, *said])
-        labels[key] = label if label not in labels.values() else f"{label} · {key}"
-    return labels
-
-
-def _title(run: Any) -> str:
-    task = run.task or "federation"
-    if not run.knows_truth:
-        return str(task)
-    count = 0 if pd.isna(run.attackers) else run.attackers
-    of = "" if pd.isna(run.clients) else f" of {run.clients} clients"
-    return f"{task} · {f'{run.attack} by {count}{of}' if count else 'no attack'}"
-
-
-def _differing(tables: Sequence[Mapping[str, Any]]) -> set[str]:
-    fields = {field for table in tables for field in table}
-    return {f for f in fields if len({repr(table.get(f)) for table in tables}) > 1}
-
-
 # -------------------------------------------------------------------- folders
 
 
 def _run_folders(place: Path) -> list[Path]:
     try:
         if not place.is_dir():
-            problem = "is no folder" if place.exists() else "does not exist"
+            problem = "is not a folder" if place.exists() else "does not exist"
             raise InputError(f"{place} {problem}: name a run's folder, or a folder of runs")
         if _is_run(place):
             return [place]

@@ -1,8 +1,8 @@
-"""Traces: what a run keeps of a round's updates, so that it can be asked later why.
+"""Traces: what a run keeps of a round's updates, so that its verdicts can be explained later.
 
-One safetensors file a round in the run's folder ``traces``: the inner products that the learned
-rule weighed the clients by, and every client's update of those layers that were asked for. A run
-without the learned rule, and not asked to keep anything, has none.
+One safetensors file per round in the run's folder ``traces``: the inner products that the learned
+rule weighed the clients by, and every client's update of the layers to be saved. A run without the
+learned rule and without layers to save has none.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def trace_of(
     updates
         Everything that was sent.
     basis
-        What the rule's answer rests on, where it says so.
+        What the rule's answer rests on; None if the rule keeps nothing.
     save_updates
-        Names of the layers whose updates are wanted.
+        Names of the layers whose updates are kept.
     """
     by_name = {layer.name: layer for layer in updates.layers}
     kept = {name: _rows(updates, by_name[name]) for name in save_updates if name in by_name}
@@ -104,7 +104,7 @@ def trace_of(
 
 
 def _rows(updates: Updates, layer: Layer) -> Tensor:
-    """One layer of every client. A copy: the next round writes to where it was read."""
+    """Copy one layer of every client: the next round writes to where it was read."""
     blocks = updates.blocks([layer], check=False, stacked=True)
     parts = [block.values.cpu().clone() for block in blocks]
     if not parts:
@@ -113,27 +113,21 @@ def _rows(updates: Updates, layer: Layer) -> Tensor:
 
 
 class Traces:
-    """The traces of one run.
-
-    Parameters
-    ----------
-    path
-        Their folder; it is made when the first is written.
-    """
+    """The traces of one run; their folder is made when the first is written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def rounds(self) -> list[int]:
-        """Which rounds have one."""
+        """Return which rounds have one."""
         return sorted(self._files())
 
     def lacking(self, layer: str, rounds: int) -> list[int]:
-        """Which of the first rounds did not keep a layer."""
+        """Return which of the first rounds did not keep a layer."""
         return [number for number in range(1, rounds + 1) if layer not in self._kept(number)]
 
     def kept_layers(self) -> list[str]:
-        """Names of the layers that any round kept, in the order they were asked for."""
+        """Return the names of the layers that any round kept."""
         names = (name for number in self.rounds() for name in self._kept(number))
         return list(dict.fromkeys(names))
 
@@ -168,7 +162,7 @@ class Traces:
         return found
 
     def write(self, trace: Trace) -> None:
-        """Write a round's trace; it is replaced whole. One that holds nothing is not written."""
+        """Replace a round's trace; one that holds nothing is not written."""
         if trace.grams is None and not trace.kept:
             self._file(trace.round).unlink(missing_ok=True)
             return
@@ -205,14 +199,14 @@ class Traces:
                     file.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove all of them, and the folder where nothing else is in it."""
+        """Remove all of them, and the folder if nothing else is in it."""
         self.tidy()
         self.forget_after(0)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def _kept(self, number: int) -> list[str]:
-        """Names alone, without reading what was kept."""
+        """Return the names of kept layers, without reading the layers."""
         file = self._file(number)
         if not file.is_file():
             return []
@@ -244,15 +238,15 @@ def _is_finite(tensor: Tensor) -> bool:
 def _check(trace: Trace) -> None:
     """Refuse parts that do not belong together."""
     clients, layers, grams = len(trace.clients), len(trace.layers), trace.grams
-    fits = True
+    fits = all(
+        tensor.shape[:1] == (len(trace.senders),) and tensor.dtype in FLOATS
+        for tensor in trace.kept.values()
+    )
     if grams is not None:
         rows = clients + len(trace.references)
-        fits &= grams.shape == (layers, rows, rows)
+        fits &= layers > 0 and clients > 0 and grams.shape == (layers, rows, rows)
         fits &= _is_finite(grams)
-        fits &= layers > 0 and clients > 0
     if trace.evidence is not None:
         fits &= trace.evidence.shape == (clients,) and _is_finite(trace.evidence)
-    for tensor in trace.kept.values():
-        fits &= tensor.shape[:1] == (len(trace.senders),) and tensor.dtype in FLOATS
     if not fits:
         raise InputError("its parts do not belong together")

@@ -10,6 +10,7 @@ import torch
 from fedimmune import Updates, attacks
 from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
+from fedimmune.results import CHECK_ANYTHING
 from tests.attacks.contexts import context
 
 FACTS = context().spec
@@ -28,7 +29,7 @@ def test_it_describes_itself(name: str) -> None:
     assert attack.summary
     assert attack.paper
     assert attack.label
-    assert attack.advice or name == "none"
+    assert (attack.advice == CHECK_ANYTHING) == (name == "none")
     made = attacks.get(name)
     assert all(hasattr(made, parameter) for parameter in attack.parameters())
 
@@ -93,16 +94,15 @@ def test_a_second_attack_of_the_same_name_is_refused() -> None:
 
 def test_advice_is_looked_up_by_kind_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attacks.advice("omniscient") == attacks.advice("sign-flip") == attacks.SignFlip.advice
-    assert attacks.advice("unknown") is attacks.advice("no.such.module:Attack") is None
-    assert attacks.advice("torch:Tensor") is None
+    for kind in ("unknown", "no.such.module:Attack", "torch:Tensor"):
+        assert attacks.advice(kind) == CHECK_ANYTHING
     assert attacks.advice("fedimmune.attacks.backdoor:Backdoor") == attacks.Backdoor.advice
 
     def never(*_: Any) -> None:
         raise AssertionError("something was imported")
 
     monkeypatch.setattr("importlib.import_module", never)
-    assert attacks.advice("this:That") is None
-    assert attacks.advice("antigravity:Attack") is None
+    assert attacks.advice("this:That") == attacks.advice("antigravity:Attack") == CHECK_ANYTHING
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pictures of "How it works" are drawn by the code that is there."""
+"""The documentation's pictures are drawn by the code that is there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fedimmune import simulate
-from fedimmune.demo import Demo
+from fedimmune.demo import RULES, Demo
 from fedimmune.simulation import run_folder
 from tests.docs.pages import DOCS
-
-pytest.importorskip("matplotlib")
-
-SIZE = slice(16, 24)
-"""Of a PNG: width and height."""
 
 
 class Short(Demo):
@@ -26,23 +22,32 @@ class Short(Demo):
         self.defense = things / "digits.defense"
 
 
-def size_of(picture: Path) -> bytes:
-    return picture.read_bytes()[SIZE]
+def assert_same_shape(picture: Path) -> None:
+    """Other runs have other labels, which may be a little longer."""
+    with Image.open(picture) as drawn, Image.open(DOCS / "images" / picture.name) as shown:
+        assert drawn.size == pytest.approx(shown.size, rel=0.05)
 
 
 def test_the_pattern(tmp_path: Path) -> None:
     draw = runpy.run_path(str(DOCS / "pictures.py"))["draw_pattern"]
     draw(tmp_path / "pattern.png")
-    # No network, no chance: the same picture to the last bit, with the same matplotlib.
-    assert size_of(tmp_path / "pattern.png") == size_of(DOCS / "images" / "pattern.png")
+    assert_same_shape(tmp_path / "pattern.png")
+
+
+def test_the_story(tmp_path: Path) -> None:
+    scenario = Demo(tmp_path).scenario("krum").model_copy(update={"rounds": 3})
+    records = list(simulate(scenario))
+    draw = runpy.run_path(str(DOCS / "pictures.py"))["draw_story"]
+    draw(dict.fromkeys(RULES, records), tmp_path / "story.png")
+    assert_same_shape(tmp_path / "story.png")
 
 
 def test_weights(tmp_path: Path) -> None:
     scenario = Demo(tmp_path).scenario("krum").model_copy(update={"rounds": 2})
     records = list(simulate(scenario))
     draw = runpy.run_path(str(DOCS / "pictures.py"))["draw_weights"]
-    draw(dict.fromkeys(("mean", "krum", "adaptive", "oracle"), records), tmp_path / "w.png")
-    assert size_of(tmp_path / "w.png") == size_of(DOCS / "images" / "weights.png")
+    draw(dict.fromkeys(("mean", "krum", "adaptive", "oracle"), records), tmp_path / "weights.png")
+    assert_same_shape(tmp_path / "weights.png")
 
 
 @pytest.mark.docs
@@ -57,4 +62,4 @@ def test_a_round(tmp_path: Path, things: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run_folder(demo.scenario("adaptive"), demo.runs).is_finished
     draw = runpy.run_path(str(DOCS / "pictures.py"))["draw_round"]
     draw(demo, records[-1], tmp_path / "round.png")
-    assert size_of(tmp_path / "round.png") == size_of(DOCS / "images" / "round.png")
+    assert_same_shape(tmp_path / "round.png")

@@ -29,7 +29,6 @@ SHOWN = {
 }
 OF_A_REGISTRY = {
     "advice",
-    "all_advice",
     "available",
     "exported",
     "find",

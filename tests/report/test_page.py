@@ -164,7 +164,7 @@ def test_where_no_truth_is_known_nobody_is_called_an_attacker(
     for runs in ([tmp_path / "a"], [tmp_path / "a", tmp_path / "b"]):
         said = visible_text(page(tmp_path, *runs)).lower()
         assert "attacker" not in said
-        assert "honest" not in said.replace("who is honest is not known here", "")
+        assert "honest" not in said.replace("who is honest is not known", "")
         assert "suspected" in said
         assert "fedimmune simulate" not in said, "nobody can run a real federation again"
 
@@ -181,9 +181,7 @@ def test_a_run_in_words(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", error="two\nlines <b>")
     last = RunFolder(folder).records()[-1]
     said = visible_text(page(tmp_path))
-    assert (
-        "After 6 rounds on digits with 10 clients, 4 of them attackers who plant a backdoor" in said
-    )
+    assert "After 6 rounds on digits with 10 clients, 4 of them attackers (backdoor)" in said
     assert f"is right on {last.accuracy:.1%}" in said
     assert f"on {last.asr:.1%}" in said
     assert "In 1 round the model stayed as it was: two lines <b>." in said
@@ -195,12 +193,12 @@ def test_rules_that_were_taken_over_are_named(tmp_path: Path) -> None:
     last = {run.name: RunFolder(run).records()[-1].asr or 0 for run in runs}
     lost = sorted(f"{rule} ({asr:.1%})" for rule, asr in last.items() if asr > 0.5)
     if lost:
-        assert "get their way more often than not under" in shown
+        assert "succeeds more often than not under" in shown
         assert all(name in shown for name in lost)
     else:
-        assert "Under no rule do the attackers get their way" in shown
+        assert "succeeds more often than not under no rule" in shown
     honest = [make_run(tmp_path / f"none-{r}", scenario_of(r, "none")) for r in ("mean", "krum")]
-    assert "get their way" not in visible_text(page(tmp_path, *honest))
+    assert "more often than not" not in visible_text(page(tmp_path, *honest))
 
 
 def test_an_unfinished_run_is_reported_and_said_to_be(tmp_path: Path) -> None:

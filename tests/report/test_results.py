@@ -250,7 +250,7 @@ def test_figures_by_their_definition(drawn: list[tuple[str, bool, float]]) -> No
     )
     record = RoundRecord(round=1, clients=clients, seconds=NO_TIME)
     (judged,), rows = _rows("run", [record], told([attacks for _, attacks, _ in drawn]))
-    assert [row.is_attacker for row in rows] == [attacks for _, attacks, _ in drawn]
+    assert [row["is_attacker"] for row in rows] == [attacks for _, attacks, _ in drawn]
     there = [each for each in drawn if each[0] not in {"failed", "late"}]
     accused = [attacks for verdict, attacks, _ in there if verdict in {"suspected", "rejected"}]
     bad = [verdict for verdict, attacks, _ in there if attacks]
@@ -269,14 +269,14 @@ def test_what_records_say_themselves_stays() -> None:
     client = ClientResult("0", Verdict.TRUSTED, 1.0, is_attacker=False)
     record = RoundRecord(round=1, clients=(client,), attacker_weight=0.0, seconds=NO_TIME)
     (row,), (only,) = _rows("run", [record], told([True]))
-    assert (row["attacker_weight"], only.is_attacker) == (0.0, False)
+    assert (row["attacker_weight"], only["is_attacker"]) == (0.0, False)
 
 
 def test_a_skipped_round_has_no_figures() -> None:
     client = ClientResult("0", Verdict.REJECTED)
     record = RoundRecord(round=1, clients=(client,), error="too few", seconds=NO_TIME)
     (row,), (only,) = _rows("run", [record], told([True]))
-    assert (only.is_attacker, row["precision"]) == (True, None)
+    assert (only["is_attacker"], row["precision"]) == (True, None)
 
 
 def test_a_simulation_writes_down_who_has_what(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_simulation_writes_down_who_has_what(tmp_path: Path) -> None:
     ("place", "said"),
     [
         ("nowhere", "nowhere does not exist"),
-        ("file", "file is no folder"),
+        ("file", "file is not a folder"),
         ("empty", "there is no run in .*empty"),
         ("x" * 300, "cannot read|does not exist"),
     ],
