@@ -11,7 +11,7 @@ from fedimmune.tasks.archives import Archive
 from fedimmune.tasks.imdb import Imdb
 from fedimmune.tasks.models import gru
 from fedimmune.tasks.models.gru import WordGRU
-from fedimmune.tasks.text import commonest, ids_of, read_vectors, words_of
+from fedimmune.tasks.text import ids_of, most_common, read_vectors, words_of
 from tests.tasks.making import NOWHERE, imdb_folder, vectors_file
 from tests.tasks.training import learns
 
@@ -24,10 +24,10 @@ def test_words() -> None:
     assert words_of("<br />!") == []
 
 
-def test_the_commonest_words_get_ids() -> None:
+def test_the_most_common_words_get_ids() -> None:
     texts = [["b", "a", "c"], ["c", "d"], ["c", "b"]]
-    assert commonest(texts, 3) == {"c": 2, "b": 3, "a": 4}
-    assert commonest(texts, 9) == {"c": 2, "b": 3, "a": 4, "d": 5}
+    assert most_common(texts, 3) == {"c": 2, "b": 3, "a": 4}
+    assert most_common(texts, 9) == {"c": 2, "b": 3, "a": 4, "d": 5}
 
 
 def test_ids_are_padded_in_front_and_keep_the_end() -> None:
