@@ -111,13 +111,11 @@ class _FileJob(Job):
     def is_done(self, store: Store) -> bool:
         return self.file(store).is_file()
 
-    def run(self, store: Store) -> None:
-        self.file(store).parent.mkdir(parents=True, exist_ok=True)
-        self._make(store)
-
-    @abstractmethod
-    def _make(self, store: Store) -> None:
-        """Write the file, whose folder is there."""
+    def new_file(self, store: Store) -> Path:
+        """Return where the result is to be, in a folder that exists."""
+        file = self.file(store)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
 
 
 # -------------------------------------------------------------------- rehearsals and defenses
@@ -144,10 +142,10 @@ class RehearsalJob(_FileJob):
     def scenario(self) -> ResolvedScenario:
         return self.rehearsal.scenario
 
-    def _make(self, store: Store) -> None:
+    def run(self, store: Store) -> None:
         task = self.scenario.make_task()
         recording = carry_out(self.rehearsal, task, load_data(task, data_folder(store.data)))
-        recording.save(self.file(store))
+        recording.save(self.new_file(store))
 
 
 class _LearningJob(_FileJob):
@@ -197,13 +195,13 @@ class DefenseJob(_LearningJob):
     def title(self) -> str:
         return f"defense {self.key.removeprefix('defenses/')}"
 
-    def _make(self, store: Store) -> None:
+    def run(self, store: Store) -> None:
         training = self.method.training
         assert training is not None
         defense = self.train(
             store, form=training.form, kinds=training.kinds, settings=training.settings
         )
-        defense.save(self.file(store))
+        defense.save(self.new_file(store))
 
 
 @cache
@@ -412,8 +410,12 @@ class _JsonJob(_FileJob):
     def compute(self, store: Store) -> object:
         """Compute the result."""
 
-    def _make(self, store: Store) -> None:
-        write_text_atomically(json.dumps(self.compute(store)) + "\n", self.file(store))
+    def run(self, store: Store) -> None:
+        self.write(store, self.compute(store))
+
+    def write(self, store: Store, result: object) -> None:
+        """Write the result."""
+        write_text_atomically(json.dumps(result) + "\n", self.new_file(store))
 
     def result(self, store: Store) -> Any:
         """Read the result.

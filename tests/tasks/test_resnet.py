@@ -198,7 +198,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
         "absent.pth": "no such file",
         "text.safetensors": "cannot be read as safetensors",
         "absent.safetensors": "no such file",
-        "weights.bin": r"files \.safetensors, \.pth, \.pt",
+        "weights.bin": r"ends in \.safetensors, \.pth, \.pt",
     }.items():
         with pytest.raises(InputError, match=problem) as caught:
             loaded(tmp_path / name)
