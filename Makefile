@@ -1,4 +1,4 @@
-# fedimmune: everything a developer or a first visitor does, as one word.
+# fedimmune: everything that a developer or a first visitor does, by one word each.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,10 +12,10 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 .DEFAULT_GOAL := help
 .PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install reproduce test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
 
-help: ## list what can be made
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
-# One stamp a set of packages: a second call finds it newer than what it depends on.
+# One stamp per set of packages: a second call finds it newer than what it depends on.
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
@@ -34,9 +34,9 @@ $(VENV)/.flower: $(VENV)/.dev
 	$(PIP) install --quiet -c constraints.txt -e ".[dev,flower]"
 	@touch $@
 
-install: $(VENV)/.dev ## build .venv with all extras but Flower
+install: $(VENV)/.dev ## build .venv with all extras except Flower
 
-demo: $(VENV)/.core ## rehearse, learn, be attacked, compare: the whole story in minutes
+demo: $(VENV)/.core ## the whole story in minutes: rehearse, train, attack, compare
 	$(BIN)/fedimmune demo
 
 flower-demo: $(VENV)/.flower ## the same story run by Flower: ten nodes, FedAvg and the learned rule
@@ -45,7 +45,7 @@ flower-demo: $(VENV)/.flower ## the same story run by Flower: ten nodes, FedAvg 
 test: $(VENV)/.dev ## run the tests (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not data and not browser and not flower and not docs and not reproduce"
 
-fuzz: $(VENV)/.dev ## change files of every kind at random: each is read or refused, and none crashes us
+fuzz: $(VENV)/.dev ## change files of every kind at random: each must be read or refused without a crash
 	FEDIMMUNE_EXAMPLES=$${FEDIMMUNE_EXAMPLES:-3000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz
 
 test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names their folder
@@ -55,19 +55,19 @@ test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names 
 test-browser: $(VENV)/.dev ## open reports in an installed Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pytest -m browser -v -rs
 
-test-flower: $(VENV)/.flower ## tests of the strategy for Flower, which is installed for it
+test-flower: $(VENV)/.flower ## tests of the Flower strategy (installs Flower)
 	$(BIN)/python -m pytest -m flower -v -rs tests/flower
 
 test-install: ## install the wheel as users do, with the oldest and the newest versions (minutes)
 	$(PYTHON) tests/install/check.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
-test-docs: $(VENV)/.docs ## follow the documentation's long pages, build its site (minutes)
+test-docs: $(VENV)/.docs ## run the documentation's long pages and build its site (minutes)
 	$(BIN)/python -m pytest -m docs -v tests/docs
 
 reproduce: $(VENV)/.core ## the paper's tables and figures: make reproduce ARGS="mnist-backdoor --scale smoke"
 	$(BIN)/python -m reproduction $(ARGS)
 
-test-reproduce: $(VENV)/.dev ## every experiment of the paper at its smallest scale, and a grid that is killed
+test-reproduce: $(VENV)/.dev ## every experiment of the paper at its smallest scale, and one that is killed
 	$(BIN)/python -m pytest -m reproduce -v tests/reproduction
 
 lint: $(VENV)/.dev ## ruff, mypy and the arrows between rooms
@@ -76,32 +76,32 @@ lint: $(VENV)/.dev ## ruff, mypy and the arrows between rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
-format: $(VENV)/.dev ## put the code in form
+format: $(VENV)/.dev ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: bench-rules bench-simulate bench-grid ## all benchmarks
 
-# ByzFL is a peer to measure beside, not a dependency; its own dependencies are not needed.
+# ByzFL is a peer to compare with, not a dependency; its own dependencies are not needed.
 bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-rules.json
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('byzfl'))" \
 		|| $(PIP) install --quiet --no-deps byzfl==0.0.11 \
-		|| echo "ByzFL cannot be had here: its column stays empty"
+		|| echo "ByzFL is not available here: its column stays empty"
 	$(BIN)/python -m benchmarks.rules
 
 bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench-simulate.json
 	$(BIN)/python -m benchmarks.simulate
 
-bench-grid: $(VENV)/.core ## a grid of runs beside the same runs one by one; writes build/bench-grid.json
+bench-grid: $(VENV)/.core ## a grid of runs against the same runs one by one; writes build/bench-grid.json
 	$(BIN)/python -m benchmarks.grid
 
-bench-flower: $(VENV)/.flower ## the strategy beside Flower's own; writes build/bench-flower.json
+bench-flower: $(VENV)/.flower ## the strategy against Flower's own; writes build/bench-flower.json
 	$(BIN)/python -m benchmarks.flower
 
 picture: $(VENV)/.dev ## draw the documentation's pictures from the demo's runs
 	$(BIN)/python docs/pictures.py
 
-# Its theme tells of another generator at every build, unless it is told not to.
+# Its theme advertises another generator at every build, unless this is set.
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs ## build the documentation's site, build/site/index.html
 	$(BIN)/python -m mkdocs build --strict

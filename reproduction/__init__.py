@@ -1,1 +1,1 @@
-"""The paper's tables and figures, made anew from a clone: ``python -m reproduction``."""
+"""The paper's tables and figures, reproduced from a clone: ``python -m reproduction``."""

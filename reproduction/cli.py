@@ -1,4 +1,4 @@
-"""The command line: the paper's tables and figures, each by one command."""
+"""The command line: each of the paper's tables and figures by one command."""
 
 from __future__ import annotations
 
@@ -93,71 +93,73 @@ def _fail(words: str, code: int) -> None:
 def _reproduce(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[list | EXPERIMENT...]", help="Which; without any, list them."),
+        typer.Argument(
+            metavar="[list | EXPERIMENT...]",
+            help="Experiments to reproduce; without any, list them.",
+        ),
     ] = None,
     scale: Annotated[
         str,
         typer.Option(
-            help="`paper`: as in the paper. `authors`: as in its program. `cpu`: reduced to what a "
-            "few cores can do. `smoke`: in minutes, on bundled digits; its figures mean nothing.",
+            help="`paper`: as in the paper. `authors`: as in the authors' program. `cpu`: reduced "
+            "to what a few cores can do. `smoke`: bundled digits, minutes, meaningless figures.",
         ),
     ] = "cpu",
     seeds: Annotated[
         list[str] | None,
         typer.Option(
             metavar="N[:FIELD=VALUE]",
-            help="How many, from 1; 3:attackers=4 is how many for some runs. Repeatable. "
-            "[default: 3 for paper, otherwise 1]",
+            help="Number of seeds, from 1 on; 3:attackers=4 is the number for some runs. "
+            "Repeatable. [default: 3 for paper and authors, otherwise 1]",
         ),
     ] = None,
     filter: Annotated[  # noqa: A002
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE",
-            help="Only some runs, such as attackers=4,rule=adaptive; a field named twice may have "
+            help="Select runs, such as attackers=4,rule=adaptive; a field named twice may have "
             "either value. Repeatable.",
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Where clients train, as PyTorch names it, such as cuda.")
+        str, typer.Option(help="PyTorch device on which clients train, such as cuda.")
     ] = "cpu",
     folder: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where recordings, defenses, runs and results go.")
+        Path, typer.Option(metavar="DIR", help="Folder for recordings, defenses, runs and results.")
     ] = Path("reproduced"),
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]"
+            metavar="DIR", help="Folder of data sets. [default: FEDIMMUNE_DATA, else a cache]"
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of one thread. [default: one per core]")
+        int | None, typer.Option(min=1, help="Processes, one thread each. [default: one per core]")
     ] = None,
     publish: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Also put tables (.md, .csv) and figures (.png) there. Rows that its table "
-            "already has stay, until the same cell is run anew.",
+            help="Also write tables (.md, .csv) and figures (.png) here. Rows already in a "
+            "table stay until the same cell is run again.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is missing, and do nothing.")
+        bool, typer.Option("--dry-run", help="List what is missing, and do nothing.")
     ] = False,
     no_run: Annotated[
         bool,
-        typer.Option("--no-run", help="Run nothing: write tables of what is there."),
+        typer.Option("--no-run", help="Run nothing: write tables of what is done."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the result alone: no progress, no remarks.")
+        bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, no remarks.")
     ] = False,
 ) -> None:
-    """Make the paper's tables and figures anew: rehearse, train, run, compare with the paper's.
+    """Reproduce the paper's tables and figures: rehearse, train, run, compare.
 
-    Only what is missing is done, so a command that was stopped resumes. Recordings, defenses and
-    runs are shared by all experiments in the same folder. Failures are reported at the end and stop
-    nothing else.
+    Only what is missing is done, so an interrupted command resumes. Experiments in the same folder
+    share recordings, defenses and runs. Failures are reported at the end and stop nothing else.
     """
     torch.set_num_threads(1)  # other processes compute
     repeats, repeats_of = parse_seeds(seeds or [])
@@ -246,7 +248,7 @@ def _run(plan: Plan, store: Store, workers: int, out: _Output) -> Outcome:
 def _write(
     experiment: Experiment, request: Request, store: Store, place: Path | None, out: _Output
 ) -> dict[str, Any]:
-    """Write an experiment's tables and figures, show them, and say what there is."""
+    """Write an experiment's tables and figures, show them, and return what there is."""
     wanted = experiment.jobs(request)
     files = write(experiment, request, store)
     published = None if place is None else publish(experiment, request, store, place)
@@ -273,11 +275,11 @@ def _write(
     }
 
 
-# -------------------------------------------------------------------- what is said
+# -------------------------------------------------------------------- output
 
 
 def _list(request: Request, store: Store, out: _Output) -> None:
-    """Say of every experiment what it is, how much there is to do at each scale, what is done."""
+    """List the experiments: what each shows, and how much is to do and done at each scale."""
     every = list(EXPERIMENTS.values())
     if request.filter or request.repeats_of:  # what is made as a whole has nothing to select by
         every = [each for each in every if each.offers(request) is not None]
@@ -326,7 +328,7 @@ def _list(request: Request, store: Store, out: _Output) -> None:
 
 
 def _tell_missing(plan: Plan, workers: int, out: _Output) -> None:
-    """Say what is to be done, and about how long that takes."""
+    """Print what is missing, and about how long it takes."""
     at_once = max(1, min(workers, usable_cores(), len(plan.jobs)))
     seconds = machine_factor() * plan.seconds / at_once
     titles = [job.title for job in plan.jobs]

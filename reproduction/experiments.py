@@ -36,16 +36,14 @@ class Experiment(ABC):
 
     Parameters
     ----------
-    id
-        As commands name it.
-    title
-        As people name it.
+    id, title
+        Its names, for commands and for people.
     shows
-        What is to be seen, in a sentence.
+        What it shows, in a sentence.
     source
         Where it is in the paper.
     tasks
-        What is learned, by scale; several have tables of their own.
+        Tasks by scale; each has tables of its own.
     """
 
     id: str
@@ -55,7 +53,7 @@ class Experiment(ABC):
     tasks: Mapping[str, tuple[str, ...]]
 
     def differences(self, scale: str) -> str:
-        """Say what is not as in the paper; empty if everything is."""
+        """Describe what differs from the paper; empty if nothing does."""
         tasks, papers = self.tasks[scale], self.tasks["paper"]
         found = {task: find_preset(task, scale).differences for task in tasks}
         several = len(tasks) > 1
@@ -136,10 +134,6 @@ class Cell:
 
     Parameters
     ----------
-    task
-        Of the paper's experiments.
-    attack, attackers, clients
-        What happens.
     rule
         A method's key.
     learned_on
@@ -162,13 +156,13 @@ class Cell:
     value: int = 0
 
     def known(self, scale: str) -> dict[str, Any]:
-        """Return what it can be selected by."""
+        """Return the fields that it can be selected by."""
         names = ("task", "attack", "attackers", "rule", "clients", "varied", "value")
         known = {name: getattr(self, name) for name in names}
         return {**known, "trained": "+".join(self.training(scale))}
 
     def row(self, scale: str) -> dict[str, Any]:
-        """Return what rows say of it: the task is the one that was really run."""
+        """Return its fields in rows, where the task is the one that was really run."""
         return {**self.known(scale), "task": _task_label(self.task, scale)}
 
     def training(self, scale: str) -> tuple[str, ...]:
@@ -205,17 +199,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class RunTable(Experiment):
-    """A table of runs.
-
-    Parameters
-    ----------
-    cells
-        What is run, by scale.
-    layout
-        What the tables look like.
-    remarks
-        What is to be said of that, by scale.
-    """
+    """A table of runs: its cells by scale, its layout, and remarks by scale."""
 
     cells: Callable[[str], Sequence[Cell]]
     layout: Layout
@@ -326,7 +310,7 @@ _Tasks = Mapping[str, tuple[str, ...]]
 
 
 def _by_scale(smoke: _Value, cpu: _Value, paper: _Value) -> dict[str, _Value]:
-    """Give ``authors`` what ``paper`` has: they differ in the protocol alone."""
+    """Use for ``authors`` what ``paper`` has: they differ only in the protocol."""
     return {"smoke": smoke, "cpu": cpu, "paper": paper, "authors": paper}
 
 

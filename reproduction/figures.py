@@ -40,13 +40,7 @@ _SHADES = (1.0, 0.65, 0.35)
 
 
 def save(chart: Chart, stem: Path) -> list[Path]:
-    """Write ``stem.png`` to look at and ``stem.pdf`` to print.
-
-    Raises
-    ------
-    InputError
-        Nothing can be written there.
-    """
+    """Write ``stem.png`` to look at and ``stem.pdf`` to print."""
     written = []
     styled = chart.configure_view(stroke=None).configure_axis(grid=False)
     for kind, options in (("png", {"ppi": 144}), ("pdf", {})):
@@ -69,21 +63,9 @@ def save(chart: Chart, stem: Path) -> list[Path]:
 def run_charts(
     layout: Layout, rows: pd.DataFrame, paper: pd.DataFrame | None = None
 ) -> dict[str, Chart]:
-    """Describe the figures of an experiment's runs.
+    """Describe the figures of finished runs; on bars, the paper's figures are marked.
 
-    Parameters
-    ----------
-    layout
-        What they look like.
-    rows
-        What is finished; the rest is left out.
-    paper
-        The paper's figures, which are marked on bars.
-
-    Returns
-    -------
-    dict
-        The main figure under "", and details of each varied parameter under its name.
+    The main figure is under "", and details of each varied parameter under its name.
     """
     tables = lay_out(layout, rows, paper)
     main = [table for table in tables if table.attackers is None]
@@ -92,9 +74,8 @@ def run_charts(
     else:
         panels = [(table, measure) for table in main for measure in table.measures]
         across = 1 if layout.bars else min(_ABREAST, len(panels))
-        charts = {
-            "": _grid(layout, [panels[i : i + across] for i in range(0, len(panels), across)])
-        }
+        rows_of_panels = [panels[i : i + across] for i in range(0, len(panels), across)]
+        charts = {"": _grid(layout, rows_of_panels)}
     for varied in dict.fromkeys(table.varied for table in tables if table.attackers is not None):
         details = [t for t in tables if t.varied == varied and t.attackers is not None]
         charts[varied] = _compared(layout, details)
@@ -254,15 +235,12 @@ def success_chart(rounds: pd.DataFrame) -> Chart:
         ],
         success=100 * rounds["asr"],
     )
-    base = (
-        alt.Chart(frame)
-        .mark_line()
-        .encode(
-            x=alt.X("round:Q", title="round"),
-            y=alt.Y("success:Q", title="ASR (%)", axis=alt.Axis(grid=True, gridColor="#dde2e6")),
-            color=alt.Color("rule:N", legend=alt.Legend(orient="bottom", columns=3, title=None)),
-            detail="seed:N",
-        )
+    lines = alt.Chart(frame).mark_line()
+    base = lines.encode(
+        x=alt.X("round:Q", title="round"),
+        y=alt.Y("success:Q", title="ASR (%)", axis=alt.Axis(grid=True, gridColor="#dde2e6")),
+        color=alt.Color("rule:N", legend=alt.Legend(orient="bottom", columns=3, title=None)),
+        detail="seed:N",
     )
     panels = sorted(frame["panel"].unique(), key=lambda name: (name[-7:], name), reverse=True)
     return base.properties(width=300, height=180).facet(

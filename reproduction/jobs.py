@@ -18,7 +18,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from fedimmune.adaptive import train
+from fedimmune.adaptive import Defense, train
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.adaptive.sweep import figures_of
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
@@ -41,15 +41,7 @@ __all__ += ["SyntheticJob", "defense_job", "run_job"]
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of recordings, defenses, runs, other results, and tables.
-
-    Parameters
-    ----------
-    folder
-        Where it is, or will be.
-    data
-        Folder of data sets; None for the usual one.
-    """
+    """A folder of recordings, defenses, runs, other results, and tables; and that of data sets."""
 
     folder: Path
     data: str | os.PathLike[str] | None = None
@@ -87,7 +79,7 @@ class Job(ABC):
 
     @abstractmethod
     def is_done(self, store: Store) -> bool:
-        """Whether its result is there."""
+        """Whether its result exists."""
 
     @abstractmethod
     def run(self, store: Store) -> None:
@@ -107,11 +99,30 @@ class Job(ABC):
         return self
 
 
+class _FileJob(Job):
+    """A job whose result is one file."""
+
+    suffix = ""
+
+    def file(self, store: Store) -> Path:
+        """Return where the result is."""
+        return store.folder / f"{self.key}{self.suffix}"
+
+    def is_done(self, store: Store) -> bool:
+        return self.file(store).is_file()
+
+    def new_file(self, store: Store) -> Path:
+        """Return where the result is to be, in a folder that exists."""
+        file = self.file(store)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+
 # -------------------------------------------------------------------- rehearsals and defenses
 
 
 @dataclass(frozen=True)
-class RehearsalJob(Job):
+class RehearsalJob(_FileJob):
     """A recording of a rehearsed attack."""
 
     rehearsal: Rehearsal
@@ -131,37 +142,32 @@ class RehearsalJob(Job):
     def scenario(self) -> ResolvedScenario:
         return self.rehearsal.scenario
 
-    def file(self, store: Store) -> Path:
-        """Where the recording is."""
-        return store.folder / self.key
-
-    def is_done(self, store: Store) -> bool:
-        return self.file(store).is_file()
-
     def run(self, store: Store) -> None:
         task = self.scenario.make_task()
         recording = carry_out(self.rehearsal, task, load_data(task, data_folder(store.data)))
-        self.file(store).parent.mkdir(parents=True, exist_ok=True)
-        recording.save(self.file(store))
+        recording.save(self.new_file(store))
+
+
+class _LearningJob(_FileJob):
+    """A job that trains a defense on recordings."""
+
+    recordings: tuple[RehearsalJob, ...]
+    epochs: int
+
+    @property
+    def needs(self) -> tuple[Job, ...]:
+        return self.recordings
+
+    def train(self, store: Store, **options: Any) -> Defense:
+        """Train the defense."""
+        with _naming_the_remedy():
+            recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
+        return train(recordings, epochs=self.epochs, **options)
 
 
 @dataclass(frozen=True)
-class DefenseJob(Job):
-    """A trained defense.
-
-    Parameters
-    ----------
-    task
-        Its name.
-    method
-        Whose defense it is.
-    attacks
-        What was rehearsed.
-    recordings
-        What it learns from.
-    epochs
-        Of its training.
-    """
+class DefenseJob(_LearningJob):
+    """A trained defense of a method, which has rehearsed `attacks` on a task."""
 
     task: str
     method: Method
@@ -169,6 +175,7 @@ class DefenseJob(Job):
     recordings: tuple[RehearsalJob, ...]
     epochs: int
     seconds: float
+    suffix = ".defense"
 
     @cached_property
     def key(self) -> str:
@@ -188,50 +195,20 @@ class DefenseJob(Job):
     def title(self) -> str:
         return f"defense {self.key.removeprefix('defenses/')}"
 
-    @property
-    def needs(self) -> tuple[Job, ...]:
-        return self.recordings
-
-    def file(self, store: Store) -> Path:
-        """Where the defense is."""
-        return store.folder / f"{self.key}.defense"
-
-    def is_done(self, store: Store) -> bool:
-        return self.file(store).is_file()
-
     def run(self, store: Store) -> None:
         training = self.method.training
         assert training is not None
-        with _naming_the_remedy():
-            recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
-        defense = train(
-            recordings,
-            form=training.form,
-            kinds=training.kinds,
-            settings=training.settings,
-            epochs=self.epochs,
+        defense = self.train(
+            store, form=training.form, kinds=training.kinds, settings=training.settings
         )
-        self.file(store).parent.mkdir(parents=True, exist_ok=True)
-        defense.save(self.file(store))
+        defense.save(self.new_file(store))
 
 
 @cache
 def defense_job(
     task: str, scale: str, key: str, attacks: tuple[str, ...], device: str = "cpu"
 ) -> DefenseJob:
-    """Return the job of a method's defense.
-
-    Parameters
-    ----------
-    task, scale
-        Of the preset.
-    key
-        Of a method that is learned.
-    attacks
-        What it rehearses.
-    device
-        Where clients train.
-    """
+    """Return the job of a learned method's defense, which rehearses `attacks`."""
     preset, method = find_preset(task, scale), find_method(key)
     training = method.training
     assert training is not None
@@ -284,11 +261,9 @@ class RunJob(Job):
     Parameters
     ----------
     fields
-        Of its scenario, except the rule.
-    method
-        Who defends.
-    defense
-        What it uses, if it needs one.
+        The fields of its scenario, except the rule.
+    method, defense
+        What aggregates, and the defense that it uses, if any.
     layers
         Layers whose updates are saved with the run.
     """
@@ -406,21 +381,7 @@ def run_job(
     device: str = "cpu",
     layers: tuple[str, ...] = (),
 ) -> RunJob:
-    """Return the job of a run.
-
-    Parameters
-    ----------
-    task, scale
-        Of the preset.
-    key
-        Of the method.
-    fields
-        Of the scenario, in addition to the preset's.
-    defense, layers
-        As `RunJob` has them.
-    device
-        Where clients train.
-    """
+    """Return the job of a run by a method; `fields` are added to those of the preset."""
     preset = find_preset(task, scale)
     fields = with_protocol(preset.protocol, {**preset.fields, **fields})
     if device != "cpu":
@@ -430,14 +391,9 @@ def run_job(
 
 @cache
 def _scenario(fields: str, _written: int = 0) -> ResolvedScenario:
-    """Check fields once: runs of many rules share them, and a list has thousands of runs.
+    """Check fields, in JSON, once: runs of many rules share them, and a list has thousands of runs.
 
-    Parameters
-    ----------
-    fields
-        As JSON.
-    _written
-        When the defense was written, which may be trained again.
+    `_written` is when the defense was written: it may be trained again.
     """
     return Scenario(**json.loads(fields)).resolve()
 
@@ -445,20 +401,21 @@ def _scenario(fields: str, _written: int = 0) -> ResolvedScenario:
 # -------------------------------------------------------------------- other results, in JSON
 
 
-class _JsonJob(Job):
+class _JsonJob(_FileJob):
     """A job whose result is one JSON file."""
 
-    def file(self, store: Store) -> Path:
-        """Where the result is."""
-        return store.folder / f"{self.key}.json"
+    suffix = ".json"
 
-    def is_done(self, store: Store) -> bool:
-        return self.file(store).is_file()
+    @abstractmethod
+    def compute(self, store: Store) -> object:
+        """Compute the result."""
+
+    def run(self, store: Store) -> None:
+        self.write(store, self.compute(store))
 
     def write(self, store: Store, result: object) -> None:
         """Write the result."""
-        self.file(store).parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(json.dumps(result) + "\n", self.file(store))
+        write_text_atomically(json.dumps(result) + "\n", self.new_file(store))
 
     def result(self, store: Store) -> Any:
         """Read the result.
@@ -484,18 +441,8 @@ FIGURES = ("accuracy", "exact", "benign_kept", "attacker_weight")
 
 
 @dataclass(frozen=True)
-class SearchJob(_JsonJob):
-    """How a defense of the paper's form does with some settings.
-
-    Parameters
-    ----------
-    recordings
-        What it learns from, and is measured on.
-    point
-        Its settings, by name.
-    epochs
-        Of its training.
-    """
+class SearchJob(_LearningJob, _JsonJob):
+    """How well a defense of the paper's form does with the settings of a `point`."""
 
     recordings: tuple[RehearsalJob, ...]
     point: tuple[tuple[str, Any], ...]
@@ -511,18 +458,10 @@ class SearchJob(_JsonJob):
     def title(self) -> str:
         return "search " + ", ".join(f"{name} = {value}" for name, value in self.point)
 
-    @property
-    def needs(self) -> tuple[Job, ...]:
-        return self.recordings
-
-    def run(self, store: Store) -> None:
-        with _naming_the_remedy():
-            recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
-        defense = train(
-            recordings, form="paper", kinds=False, settings=dict(self.point), epochs=self.epochs
-        )
+    def compute(self, store: Store) -> object:
+        defense = self.train(store, form="paper", kinds=False, settings=dict(self.point))
         found = figures_of(defense.about.validation, defense.about.attacks)
-        self.write(store, {**dict(self.point), **{name: found[name] for name in FIGURES}})
+        return {**dict(self.point), **{name: found[name] for name in FIGURES}}
 
     def _checked(self, result: Any) -> Any:
         return {name: result[name] for name in (*dict(self.point), *FIGURES)}
@@ -530,15 +469,7 @@ class SearchJob(_JsonJob):
 
 @dataclass(frozen=True)
 class PartitionJob(_JsonJob):
-    """How many samples of each class each client has.
-
-    Parameters
-    ----------
-    fields
-        Of a scenario, as JSON.
-    clients
-        How many there are.
-    """
+    """How many samples of each class each client has; `fields` are a scenario's, in JSON."""
 
     fields: str
     clients: int
@@ -556,25 +487,19 @@ class PartitionJob(_JsonJob):
     def scenario(self) -> ResolvedScenario:
         return Scenario(**json.loads(self.fields), clients=self.clients).resolve()
 
-    def run(self, store: Store) -> None:
+    def compute(self, store: Store) -> object:
         scenario = self.scenario
         data = load_data(scenario.make_task(), data_folder(store.data))
         labels = data.clients.labels
         parts = scenario.make_partition().divide(
             labels, self.clients, generator(scenario.seed, "partition")
         )
-        self.write(store, [labels[p].bincount(minlength=data.classes).tolist() for p in parts])
+        return [labels[part].bincount(minlength=data.classes).tolist() for part in parts]
 
 
 @dataclass(frozen=True)
 class SyntheticJob(_JsonJob):
-    """What the synthetic demonstration measured.
-
-    Parameters
-    ----------
-    seed, sets, epochs
-        As `reproduction.synthetic.demonstrate` takes them.
-    """
+    """What the synthetic demonstration measured."""
 
     seed: int
     sets: int
@@ -589,9 +514,8 @@ class SyntheticJob(_JsonJob):
     def title(self) -> str:
         return f"synthetic sets, seed {self.seed}"
 
-    def run(self, store: Store) -> None:
-        found = demonstrate(seed=self.seed, sets=self.sets, epochs=self.epochs)
-        self.write(store, found.figures)
+    def compute(self, store: Store) -> object:
+        return demonstrate(seed=self.seed, sets=self.sets, epochs=self.epochs).figures
 
 
 def _name(task: str | Mapping[str, Any]) -> str:
@@ -605,7 +529,7 @@ def _digest(what: object, length: int) -> str:
 
 @contextmanager
 def _naming_the_remedy() -> Iterator[None]:
-    """Say what to do about a damaged file."""
+    """Add what to do about a damaged file."""
     try:
         yield
     except (InputError, ParameterError) as error:

@@ -72,15 +72,7 @@ class Layout:
 
 
 class Line(NamedTuple):
-    """Whom a line of a table, or of a plot, is about.
-
-    Parameters
-    ----------
-    rule
-        A method's key.
-    trained
-        What it had rehearsed, if lines differ in that; otherwise empty.
-    """
+    """A line of a table or plot: a method's key, and what it rehearsed if lines differ in that."""
 
     rule: str
     trained: str = ""
@@ -184,21 +176,9 @@ def printed(experiment: str) -> pd.DataFrame:
 
 
 def lay_out(layout: Layout, rows: pd.DataFrame, paper: pd.DataFrame | None = None) -> list[Table]:
-    """Lay out an experiment's tables.
+    """Lay out an experiment's tables: by number of attackers, then details of what is varied.
 
-    Parameters
-    ----------
-    layout
-        What they look like.
-    rows
-        What is finished: all, some or none. Of two of one cell and seed the later counts.
-    paper
-        The paper's figures, from `printed`.
-
-    Returns
-    -------
-    list of Table
-        Those by numbers of attackers first, then the details of what is varied.
+    Of two rows of one cell and seed the later counts. `paper` comes from `printed`.
     """
     paper = printed("") if paper is None else paper
     rows = rows.assign(trained=rows["trained"].map(_in_order))
@@ -317,13 +297,9 @@ def _table(
 
 
 def _summary(settings: Sequence[Mapping[int, float]]) -> Cell:
-    """Average settings that count equally: one with more seeds does not count more.
+    """Average settings, each given as shares by seed; more seeds do not count more.
 
-    Parameters
-    ----------
-    settings
-        Shares by seed. The spread is that of the averages by seed, and is left out unless all
-        settings have the same seeds.
+    The spread is that of the averages by seed, and is left out unless all have the same seeds.
     """
     if not settings or not all(settings):
         return Cell()

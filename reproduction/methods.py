@@ -22,14 +22,12 @@ class Training:
 
     Parameters
     ----------
-    form
-        ``relational`` or ``paper``.
+    form, settings
+        The model, ``relational`` or ``paper``, and its settings.
     as_in_paper
-        Whether it rehearses as the paper does, or as the shipped rule does.
+        Whether it rehearses as in the paper, or as the shipped rule does.
     data
         Whose data it rehearses with.
-    settings
-        Of the form.
     kinds
         Whether it learns to tell kinds of attack apart.
     """
@@ -55,7 +53,7 @@ class Method:
         The paper's name of it, or what tells it from others; may be empty.
     color
         In figures; of Paul Tol's scheme *muted*, which the color-blind can tell apart. Ablations
-        share colors with baselines that never stand beside them.
+        share colors with baselines that never appear with them.
     training
         How its defense is trained, if it needs one.
     """

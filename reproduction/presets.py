@@ -22,27 +22,17 @@ SCALES = ("smoke", "cpu", "paper", "authors")
 
 @dataclass(frozen=True)
 class Rehearsals:
-    """How attacks are rehearsed for a defense; see `fedimmune.simulation.rehearsal.plan`.
-
-    Parameters
-    ----------
-    attackers
-        Numbers of attackers.
-    runs
-        Repetitions of each.
-    trajectories
-        Rules whose global model is followed.
-    local_epochs
-        How long clients train in a round.
-    rounds
-        None for as many as the task has.
-    """
+    """How attacks are rehearsed for a defense; see `fedimmune.simulation.rehearsal.plan`."""
 
     attackers: tuple[int, ...] = (0, 1, 2, 3, 4)
     runs: int = 3
     trajectories: tuple[str, ...] = ("oracle",)
     local_epochs: tuple[int, ...] = (1,)
     rounds: int | None = None
+
+
+_FOUR_TRAJECTORIES = Rehearsals(trajectories=("mean", "geometric-median", "median", "multi-krum"))
+"""As the authors' program does."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +71,8 @@ class Preset:
     sample_seconds: float
     attacks: tuple[str, ...] = ("backdoor", "omniscient")
     rehearsals: Rehearsals = Rehearsals()
-    paper_rehearsals: Rehearsals = Rehearsals()
-    client_rehearsals: Rehearsals = Rehearsals()
+    paper_rehearsals: Rehearsals = _FOUR_TRAJECTORIES
+    client_rehearsals: Rehearsals = _FOUR_TRAJECTORIES
     protocol: str = "paper"
     epochs: int = 500
     epoch_seconds: float = 3.5e-4
@@ -95,14 +85,20 @@ class Preset:
         return self.rounds * (self.samples + 2 / 3 * self.tested) * self.sample_seconds
 
 
-_FOUR_TRAJECTORIES = Rehearsals(trajectories=("mean", "geometric-median", "median", "multi-krum"))
-"""As the authors' program does."""
 _ONE_TRAJECTORY = Rehearsals(attackers=(0, 2, 4))
 _TWO_TRAJECTORIES = Rehearsals(attackers=(0, 2, 4), trajectories=("mean", "oracle"), rounds=15)
 """One that absorbs the attack, and one that does not."""
-_TRAITS = "layer3.0.downsample.0.weight"
-_NO_WEIGHTS = "ResNet-18 begins with random weights, not with ImageNet's"
-
+_CIFAR10 = Preset(
+    fields={"task": "cifar10"},
+    samples=50_000,
+    tested=9_500,
+    rounds=30,
+    sample_seconds=7e-3,
+    rehearsals=Rehearsals(local_epochs=(1, 5)),
+    epoch_seconds=1.2e-3,
+    traits="layer3.0.downsample.0.weight",
+    differences="ResNet-18 begins with random weights, not with ImageNet's",
+)
 _PAPER = {
     "mnist": Preset(
         fields={"task": "mnist"},
@@ -111,35 +107,16 @@ _PAPER = {
         rounds=30,
         sample_seconds=1.2e-4,
         rehearsals=Rehearsals(local_epochs=(1, 6)),
-        paper_rehearsals=_FOUR_TRAJECTORIES,
-        client_rehearsals=_FOUR_TRAJECTORIES,
         traits="fc3.weight",
     ),
-    "cifar10": Preset(
-        fields={"task": "cifar10"},
-        samples=50_000,
-        tested=9_500,
-        rounds=30,
-        sample_seconds=7e-3,
-        rehearsals=Rehearsals(local_epochs=(1, 5)),
-        paper_rehearsals=_FOUR_TRAJECTORIES,
-        client_rehearsals=_FOUR_TRAJECTORIES,
-        epoch_seconds=1.2e-3,
-        traits=_TRAITS,
-        differences=_NO_WEIGHTS,
-    ),
-    "tiny-imagenet": Preset(
+    "cifar10": _CIFAR10,
+    "tiny-imagenet": replace(
+        _CIFAR10,
         fields={"task": "tiny-imagenet"},
         samples=100_000,
-        tested=9_500,
         rounds=45,
         sample_seconds=2.5e-2,
         rehearsals=Rehearsals(local_epochs=(1, 6)),
-        paper_rehearsals=_FOUR_TRAJECTORIES,
-        client_rehearsals=_FOUR_TRAJECTORIES,
-        epoch_seconds=1.2e-3,
-        traits=_TRAITS,
-        differences=_NO_WEIGHTS,
     ),
     "imdb": Preset(
         fields={"task": "imdb"},
@@ -148,19 +125,16 @@ _PAPER = {
         rounds=10,
         sample_seconds=8e-3,
         attacks=("label-flip", "omniscient"),
-        paper_rehearsals=_FOUR_TRAJECTORIES,
-        client_rehearsals=_FOUR_TRAJECTORIES,
     ),
+    "cifar100": replace(_CIFAR10, fields={"task": "cifar100"}),
 }
-_PAPER["cifar100"] = replace(_PAPER["cifar10"], fields={"task": "cifar100"})
 
 
 def _narrow(task: str, samples: int, seconds: float) -> Preset:
     """Reduce a task with ResNet-18 to what a CPU can do."""
-    known = _PAPER[task]
     rounds = 15
     return replace(
-        known,
+        _PAPER[task],
         fields={
             "task": {"name": task, "width": 16},
             "partition": {"name": "dirichlet", "samples": samples},
@@ -174,7 +148,7 @@ def _narrow(task: str, samples: int, seconds: float) -> Preset:
         client_rehearsals=_TWO_TRAJECTORIES,
         differences=f"ResNet-18 at width 16 instead of 64, {samples:,} training images, {rounds} "
         "rounds; rehearsals of 0, 2 and 4 attackers instead of 0 to 4, on clients' data along two "
-        f"trajectories instead of four; {_NO_WEIGHTS}",
+        f"trajectories instead of four; {_CIFAR10.differences}",
     )
 
 

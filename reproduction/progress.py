@@ -57,19 +57,7 @@ def machine_factor(batch: int = 128, steps: int = 4) -> float:
 
 
 class Monitor:
-    """Shows jobs as they are done: a bar on a terminal, one line per job elsewhere.
-
-    Parameters
-    ----------
-    plan
-        What is to be done.
-    store
-        Where.
-    workers
-        How many processes do it.
-    notes
-        Where to show it.
-    """
+    """Shows jobs as they are done: a bar on a terminal, one line per job elsewhere."""
 
     def __init__(self, plan: Plan, store: Store, workers: int, notes: Console) -> None:
         self._plan, self._store, self._workers, self._notes = plan, store, workers, notes

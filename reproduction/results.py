@@ -44,15 +44,7 @@ def write(experiment: Experiment, request: Request, store: Store) -> list[Path]:
 
 @dataclass(frozen=True)
 class Published:
-    """What was published.
-
-    Parameters
-    ----------
-    files
-        ID.md, ID.csv and ID.png.
-    carried
-        How many rows of the earlier table no job asked for has made.
-    """
+    """Published files, and the number of earlier rows that no job asked for has made."""
 
     files: list[Path]
     carried: int
@@ -61,8 +53,8 @@ class Published:
 def publish(experiment: Experiment, request: Request, store: Store, folder: Path) -> Published:
     """Write what a site shows of an experiment's results.
 
-    Rows of a table that is already there stay, and are replaced once the same cell is run anew: so
-    what several machines, or several days, have measured comes together in one table.
+    Rows of an earlier table stay until the same cell is run again, so that what several machines,
+    or several days, have measured comes together in one table.
 
     Raises
     ------

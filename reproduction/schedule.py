@@ -29,15 +29,7 @@ __all__ = ["Ended", "Outcome", "Plan", "closure", "execute", "plan_jobs"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is missing.
-
-    Parameters
-    ----------
-    jobs
-        To be done, what is needed before what needs it.
-    done
-        How many are done already.
-    """
+    """Jobs to be done, what is needed before what needs it, and the number of jobs done already."""
 
     jobs: tuple[Job, ...]
     done: int
@@ -50,17 +42,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended.
-
-    Parameters
-    ----------
-    job
-        Which.
-    seconds
-        How long it took.
-    problem
-        Why it failed; empty if it did not.
-    """
+    """A job that has ended, how long it took, and why it failed, if it did."""
 
     job: Job
     seconds: float
@@ -127,19 +109,7 @@ def execute(
     on_start: Callable[[Job], None] = lambda _: None,
     on_end: Callable[[Ended], None] = lambda _: None,
 ) -> Outcome:
-    """Do the jobs of a plan.
-
-    Parameters
-    ----------
-    plan
-        What to do.
-    store
-        Where results go.
-    workers
-        How many processes at a time.
-    on_start, on_end
-        Called with each job.
-    """
+    """Do the jobs of a plan in that many processes; the callbacks are called for each job."""
     jobs = {job.key: job for job in plan.jobs}
     sorter = TopologicalSorter(
         {key: [each.key for each in job.needs if each.key in jobs] for key, job in jobs.items()}
@@ -245,7 +215,7 @@ def _processes(store: Store) -> Iterator[_Processes]:
 
 
 def _work(store: Store, pipe: Connection) -> None:
-    """Do jobs, in a process, and say what went wrong, if anything did."""
+    """Do jobs in a process, and report what went wrong, if anything did."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to heed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)

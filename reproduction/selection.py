@@ -1,4 +1,4 @@
-"""What is asked of an experiment: which scale, how many seeds, which runs."""
+"""What is requested of an experiment: which scale, how many seeds, which runs."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def parse_seeds(texts: Sequence[str]) -> tuple[int | None, tuple[tuple[Which, in
         number, colon, which = (piece.strip() for piece in text.partition(":"))
         if not number.isdecimal() or int(number) < 1:
             raise ParameterError(
-                f"--seeds takes how many there are, or how many for some runs, such as 3 or "
-                f"3:attackers=4, not {text!r}"
+                f"--seeds takes a number, or a number for some runs, such as 3 or 3:attackers=4, "
+                f"not {text!r}"
             )
         if colon:
             chosen = parse_filter([which], "--seeds")

@@ -48,7 +48,7 @@ _DIRECTIONS = 90
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What the demonstration came to.
+    """The result of the demonstration.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Demonstration:
     weights
         What it gives their samples, (sets, samples); each row sums to one.
     importance
-        One number a feature.
+        One number per feature.
     figures
         From `measure`, and ``important``: how many of the ten most important features are among
         the first ten.
@@ -103,9 +103,9 @@ def demonstrate(
     sets
         How many to learn from. Those to measure on are the same, however many these are.
     epochs
-        How often to go over them.
+        Number of epochs.
     on_epoch
-        Is told how it goes.
+        Called after every epoch.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def demonstrate(
         There is nothing to learn from.
     """
     if sets < 1 or epochs < 1:
-        raise ParameterError(f"sets and epochs have to be 1 at least; they are {sets} and {epochs}")
+        raise ParameterError(f"sets and epochs must be at least 1: {sets} and {epochs}")
     random = torch.Generator().manual_seed(seed)
     to_measure = draw_sets(_TO_MEASURE, random)
     to_validate = draw_sets(_TO_VALIDATE, random)
@@ -148,7 +148,7 @@ def draw_sets(
     count
         How many sets.
     random
-        Where chance comes from.
+        Source of randomness.
     own
         How much samples of a set differ in the first 20 features.
     noise
@@ -209,13 +209,13 @@ def learn(
 
 
 def importance(form: Principal) -> Tensor:
-    """Σⱼ |Wᵢⱼ| over the first layer of the key encoder, one number a feature i."""
+    """Σⱼ |Wᵢⱼ| over the first layer of the key encoder, one number per feature i."""
     (first,) = form.first_layers()
     return first.weight.detach().abs().sum(0)
 
 
 def measure(weights: Tensor, sets: Examples, random: torch.Generator) -> dict[str, float]:
-    """Say how well weights tell outliers, and how well one could without them.
+    """Measure how well weights detect outliers, and how well other means do.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def measure(weights: Tensor, sets: Examples, random: torch.Generator) -> dict[st
     sets
         The samples, and which are outliers.
     random
-        Chance, for the figure of chance.
+        Source of randomness, for ``line_chance``.
 
     Returns
     -------
@@ -235,7 +235,7 @@ def measure(weights: Tensor, sets: Examples, random: torch.Generator) -> dict[st
         mean of the inliers, relative to its length. ``median_auroc``: of how far samples are from
         the median in all features. ``plane_auroc``: of how far they are from the center in the
         first two principal components. ``line_auroc``: the best that a straight line in that
-        picture can do, drawn by someone who knows the outliers; ``line_chance``: the same where as
+        picture can do, drawn by someone who knows the outliers; ``line_chance``: the same if as
         many samples, picked at random, are called outliers.
     """
     features, outliers = sets.inputs["features"], sets.attackers
@@ -270,7 +270,7 @@ def _mix(weights: Tensor, features: Tensor) -> Tensor:
 
 
 def _auroc(values: Tensor, outliers: Tensor) -> Tensor:
-    """How often an outlier has the larger value."""
+    """Probability that an outlier has the larger value."""
     return detection(-values, outliers)["auroc"]
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
-from reproduction.layout import Cell, Column, Layout, Line, Table, lay_out
+from reproduction.layout import Column, Layout, Line, Table, lay_out
 from reproduction.methods import remark_of
 
 __all__ = ["attack_name", "counted", "initials", "latex_of", "markdown_of", "markdown_table"]
 __all__ += ["measure_name", "plain_latex", "plain_markdown", "task_name"]
 
+_Place = tuple[str, Column, bool]
+"""A measure, a column of it, and whether that has the paper's figures."""
 _MISSING = "–"
 _MOST_COLUMNS = 12
 """A Markdown table that would have more is split by measure: pages are not that wide."""
@@ -87,14 +90,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> str:
-    """Write a table in Markdown; its cells are Markdown already.
+    """Write a table in Markdown, of cells in Markdown.
 
-    Parameters
-    ----------
-    head, lines
-        Cells.
-    align
-        For each column a letter: ``l``, ``r``, or ``-`` for neither.
+    `align` has a letter per column: ``l``, ``r``, or ``-`` for neither.
     """
     rules = [{"l": ":--", "r": "--:", "-": "---"}[letter] for letter in align]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rules, *lines))
@@ -147,17 +145,7 @@ def _one_line(text: str) -> str:
 
 
 def markdown_of(layout: Layout, rows: pd.DataFrame, paper: pd.DataFrame | None = None) -> str:
-    """Write an experiment's tables in Markdown.
-
-    Parameters
-    ----------
-    layout
-        What they look like.
-    rows
-        What is finished.
-    paper
-        The paper's figures: each in italics, in the column after ours.
-    """
+    """Write an experiment's tables in Markdown; the paper's figures follow ours, in italics."""
     parts = []
     for table in lay_out(layout, rows, paper):
         parts.append(f"## {_markdown(_heading(table))}")
@@ -171,58 +159,27 @@ def markdown_of(layout: Layout, rows: pd.DataFrame, paper: pd.DataFrame | None =
     return "\n\n".join(parts) + "\n"
 
 
-def _in_markdown(table: Table, columns: Sequence[tuple[str, Column, bool]]) -> str:
+def _in_markdown(table: Table, columns: Sequence[_Place]) -> str:
     head = [_markdown(_column_name(table))]
     head += [
         "paper" if is_paper else f"{measure_name(measure)} %, {_named(column)}"
         for measure, column, is_paper in columns
     ]
-    lines = []
-    for line in table.lines:
-        cells = [_label(line, "`{}`", _markdown)]
-        for measure, column, is_paper in columns:
-            if is_paper:
-                figure = table.paper.get((line, measure, column))
-                cells.append("" if figure is None else f"*{figure:.2f}*")
-            else:
-                shown = _figures(table.cell(line, measure, column), " ± {:.2f}")
-                cells.append(f"**{shown}**" if (line, column) in table.best else shown)
-        lines.append(cells)
+    lines = [_cells(table, line, columns, _IN_MARKDOWN) for line in table.lines]
     return markdown_table(head, lines, "l" + "r" * len(columns))
 
 
 def latex_of(
     layout: Layout, rows: pd.DataFrame, paper: pd.DataFrame | None, *, title: str, note: str = ""
 ) -> str:
-    """Write an experiment's tables in LaTeX; they need booktabs, graphicx and xcolor.
+    """Write an experiment's tables in LaTeX, which need booktabs, graphicx and xcolor.
 
-    Parameters
-    ----------
-    layout
-        What they look like.
-    rows
-        What is finished.
-    paper
-        The paper's figures: each in gray, in the column after ours.
-    title, note
-        The beginning and the end of each caption.
+    The paper's figures follow ours, in gray. Captions begin with `title` and end with `note`.
     """
     parts = ["% \\usepackage{booktabs,graphicx,xcolor}\n"]
     for table in lay_out(layout, rows, paper):
         columns = _columns(table)
-        lines = []
-        for line in table.lines:
-            cells = [_label(line, r"\texttt{{{}}}", _latex)]
-            for measure, column, is_paper in columns:
-                if is_paper:
-                    figure = table.paper.get((line, measure, column))
-                    cells.append("" if figure is None else rf"\textcolor{{gray}}{{{figure:.2f}}}")
-                else:
-                    shown = _figures(table.cell(line, measure, column), r" $\pm$ {:.2f}")
-                    shown = shown.replace(_MISSING, "--")
-                    is_best = (line, column) in table.best
-                    cells.append(rf"\textbf{{{shown}}}" if is_best else shown)
-            lines.append(cells)
+        lines = [_cells(table, line, columns, _IN_LATEX) for line in table.lines]
         head = [("", _latex(_column_name(table)))]
         head += [
             (_latex(f"{measure_name(m)} (%)"), f"paper, {_named(c)}" if is_paper else _named(c))
@@ -243,18 +200,59 @@ def latex_of(
     return "\n".join(parts)
 
 
-def _label(line: Line, code: str, escape: object) -> str:
-    assert callable(escape)
-    # A name in Markdown's code cannot be escaped, except for what would end it or the cell.
-    name = _one_line(line.rule).replace("`", "'").replace("|", "&#124;")
-    label = code.format(name if escape is _markdown else escape(line.rule))
+@dataclass(frozen=True)
+class _Style:
+    """How text and figures are written in Markdown or LaTeX."""
+
+    escape: Callable[[str], str]
+    code: Callable[[str], str]
+    bold: str
+    paper: str
+    spread: str
+    missing: str
+
+
+# A name in Markdown's code cannot be escaped, except for what would end it or the cell.
+_IN_MARKDOWN = _Style(
+    escape=_markdown,
+    code=lambda name: "`" + _one_line(name).replace("`", "'").replace("|", "&#124;") + "`",
+    bold="**{}**",
+    paper="*{:.2f}*",
+    spread=" ± {:.2f}",
+    missing=_MISSING,
+)
+_IN_LATEX = _Style(
+    escape=_latex,
+    code=lambda name: rf"\texttt{{{_latex(name)}}}",
+    bold=r"\textbf{{{}}}",
+    paper=r"\textcolor{{gray}}{{{:.2f}}}",
+    spread=r" $\pm$ {:.2f}",
+    missing="--",
+)
+
+
+def _cells(table: Table, line: Line, columns: Sequence[_Place], style: _Style) -> list[str]:
+    """Write a line: its label, and the figure of each column."""
     remark = remark_of(line.rule)
-    label += f" ({escape(remark)})" if remark else ""
-    return f"{label}, trained on {escape(initials(line.trained))}" if line.trained else label
+    label = style.code(line.rule) + (f" ({style.escape(remark)})" if remark else "")
+    if line.trained:
+        label += f", trained on {style.escape(initials(line.trained))}"
+    cells = [label]
+    for measure, column, is_paper in columns:
+        if is_paper:
+            figure = table.paper.get((line, measure, column))
+            cells.append("" if figure is None else style.paper.format(figure))
+            continue
+        cell = table.cell(line, measure, column)
+        shown = style.missing if cell.mean is None else f"{cell.mean:.2f}"
+        if cell.spread is not None:
+            shown += style.spread.format(cell.spread)
+        cells.append(style.bold.format(shown) if (line, column) in table.best else shown)
+    return cells
 
 
-def _columns(table: Table) -> list[tuple[str, Column, bool]]:
-    """List measure and column, and whether it is the paper's."""
+def _columns(table: Table) -> list[_Place]:
+    """List the columns of a table as it is written."""
     return [
         (measure, column, is_paper)
         for measure in table.measures
@@ -265,12 +263,6 @@ def _columns(table: Table) -> list[tuple[str, Column, bool]]:
 
 def _named(column: Column) -> str:
     return "average" if column is None else str(column)
-
-
-def _figures(cell: Cell, spread: str) -> str:
-    if cell.mean is None:
-        return _MISSING
-    return f"{cell.mean:.2f}" + ("" if cell.spread is None else spread.format(cell.spread))
 
 
 # -------------------------------------------------------------------- what is said about them
@@ -295,7 +287,7 @@ def _column_name(table: Table) -> str:
 
 
 def _notes(table: Table) -> list[str]:
-    """Say how a table is to be read, one sentence per string."""
+    """Describe how to read a table, one sentence per string."""
     said = [_about_seeds(table)]
     if len(table.rounds) == 1:
         said.append(f"After {counted(table.rounds[0], 'round')}.")

@@ -1,4 +1,4 @@
-"""The command line: ``fedimmune simulate | record | train | report | aggregate | rules | …``.
+"""The command line: ``fedimmune simulate | rehearse | train | report | aggregate | rules | …``.
 
 Results go to standard output, progress and remarks to standard error. PyTorch is imported by the
 commands that need it, so that ``--help`` is quick.

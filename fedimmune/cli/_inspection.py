@@ -14,7 +14,16 @@ from rich.text import Text
 
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.explanation import Explanation, LayerBlame, Standing, importance_of
-from fedimmune.cli._ui import Shown, bar, bars, promises_table, share, validation_table
+from fedimmune.cli._ui import (
+    Shown,
+    bar,
+    bars,
+    make_table,
+    number,
+    promises_table,
+    share,
+    validation_table,
+)
 from fedimmune.cli.sweep import searched_table
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.results import ClientResult, Suspicion
@@ -39,13 +48,13 @@ _STYLES = {
 }
 
 
-def look_at_run(place: Path, number: int | None, client: str | None, defense: Path | None) -> Shown:
+def look_at_run(place: Path, wanted: int | None, client: str | None, defense: Path | None) -> Shown:
     """Look at a run, at a round or a client of it, or at both."""
     folder = read_run_folder(place)
-    if number is not None and client is not None:
-        return _explanation(folder, number, client, defense)
-    if number is not None:
-        return _round(folder, number)
+    if wanted is not None and client is not None:
+        return _explanation(folder, wanted, client, defense)
+    if wanted is not None:
+        return _round(folder, wanted)
     return _overview(folder) if client is None else _client(folder, client)
 
 
@@ -59,12 +68,13 @@ def _overview(folder: RunFolder) -> Shown:
     found = histories_of(records)
     knows = any(one.is_attacker is not None for one in found)
     has_kinds = any(one.looks is not None for one in found)
-    table = Table(title=f"{folder.path.name}: {len(records)} rounds", title_justify="left")
-    headings = ["client", *(["attacks"] if knows else []), "rounds", "accused in"]
-    kinds = ["looks most like"] if has_kinds else []
-    for heading in (*headings, "weight", "score", "last", *kinds):
-        right = heading in {"rounds", "accused in", "weight", "score"}
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    table = make_table(
+        f"{folder.path.name}: {len(records)} rounds",
+        ("client", *(["attacks"] if knows else [])),
+        ("rounds", "accused in", "weight", "score"),
+    )
+    for heading in ("last", *(["looks most like"] if has_kinds else [])):
+        table.add_column(heading, overflow="fold")
     for one in found:
         table.add_row(
             Text(one.client),
@@ -72,7 +82,7 @@ def _overview(folder: RunFolder) -> Shown:
             str(one.rounds),
             str(len(one.accused)),
             share(one.weight),
-            _number(one.score),
+            number(one.score),
             Text(one.last.verdict, _STYLES.get(one.last.verdict, "")),
             *([_looks(one.looks)] if has_kinds else []),
         )
@@ -86,13 +96,13 @@ def _overview(folder: RunFolder) -> Shown:
     }
     parts: list[RenderableType] = [table]
     if folder.traces.rounds():
-        parts.append(Text("--round N --client ID says which layers made a client suspect.", "dim"))
+        parts.append(Text("--round N --client ID shows which layers made a client suspect.", "dim"))
     return Shown(facts, parts)
 
 
-def _round(folder: RunFolder, number: int) -> Shown:
-    record = record_of(folder, number)
-    table = _verdicts(f"Round {number} of {folder.path.name}", "client", record.clients)
+def _round(folder: RunFolder, wanted: int) -> Shown:
+    record = record_of(folder, wanted)
+    table = _verdicts(f"Round {wanted} of {folder.path.name}", "client", record.clients)
     for one in record.clients:
         table.add_row(Text(one.client), *_cells(one, record.clients))
     parts: list[RenderableType] = [table]
@@ -113,19 +123,15 @@ def _client(folder: RunFolder, client: str) -> Shown:
         raise ParameterError(f"no finished round of {folder.path} has a client {client}")
     all_of_it = [one for _, one in took_part]
     table = _verdicts(f"Client {client} in {folder.path.name}", "round", all_of_it)
-    for number, one in took_part:
-        table.add_row(str(number), *_cells(one, all_of_it))
-    rounds = [{"round": number, **one.to_json()} for number, one in took_part]
+    for played, one in took_part:
+        table.add_row(str(played), *_cells(one, all_of_it))
+    rounds = [{"round": played, **one.to_json()} for played, one in took_part]
     return Shown({"run": str(folder.path), "client": client, "rounds": rounds}, [table])
 
 
 def _verdicts(title: str, first: str, clients: Sequence[ClientResult]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, overflow="fold")
-    if any(one.is_attacker is not None for one in clients):
-        table.add_column("attacks")
-    table.add_column("weight", justify="right")
-    table.add_column("score", justify="right")
+    knows = any(one.is_attacker is not None for one in clients)
+    table = make_table(title, (first, *(["attacks"] if knows else [])), ("weight", "score"))
     kinds = ["looks most like", "since"] if _has_kinds(clients) else []
     for heading in ("verdict", *kinds, "reason"):
         table.add_column(heading, overflow="fold")
@@ -137,7 +143,7 @@ def _cells(one: ClientResult, clients: Sequence[ClientResult]) -> list[Text | st
     return [
         *([_attacks(one.is_attacker)] if knows else []),
         share(one.weight),
-        _number(one.score),
+        number(one.score),
         Text(one.verdict, _STYLES.get(one.verdict, "")),
         *([_looks(one.suspicion), _since(one.suspicion)] if _has_kinds(clients) else []),
         Text(one.reason),
@@ -171,41 +177,35 @@ def _history_facts(one: ClientHistory) -> dict[str, Any]:
 # -------------------------------------------------------------------- why
 
 
-def _explanation(folder: RunFolder, number: int, client: str, defense: Path | None) -> Shown:
-    found = explain_client(folder, number, client, defense=defense)
-    one = client_in(record_of(folder, number), client)
+def _explanation(folder: RunFolder, wanted: int, client: str, defense: Path | None) -> Shown:
+    found = explain_client(folder, wanted, client, defense=defense)
+    one = client_in(record_of(folder, wanted), client)
     notice = one.notice("adaptive")
     facts = {
         "run": str(folder.path),
-        "round": number,
+        "round": wanted,
         "client": one.to_json(),
         "notice": notice,
-        "explanation": None
-        if found is None
-        else {
-            **asdict(found),
-            "is_memory_alone": found.is_memory_alone,
-        },
+        "explanation": found and {**asdict(found), "is_memory_alone": found.is_memory_alone},
     }
     knows = {True: " It does attack.", False: " It is honest.", None: ""}[one.is_attacker]
-    said = f"Client {one.client} in round {number}: {one.verdict}"
+    said = f"Client {one.client} in round {wanted}: {one.verdict}"
     if found is None:
         return Shown(facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"])
-    said += f", {share(one.weight)} of the weight, score {_number(one.score)}."
+    said += f", {share(one.weight)} of the weight, score {number(one.score)}."
     also = ""
     if one.suspicion is not None:
         began = one.suspicion.since
         since = "" if began is None else f"; suspected since round {began}"
         also = f" It {one.suspicion}{since}."
-    told = f"What it is to be told: {notice}"
-    return Shown(
-        facts,
-        [f"{said}{also}{knows}", *_memory(found), _compared(found), told, _blames(found)],
-    )
+    told = f"Its notice: {notice}"
+    parts: list[RenderableType] = [f"{said}{also}{knows}"]
+    parts += [*_memory(found), _compared(found), told, _blames(found)]
+    return Shown(facts, parts)
 
 
 def _memory(found: Explanation) -> list[str]:
-    """Say what earlier rounds have to do with it, which the layers of this one have not."""
+    """Describe what earlier rounds contributed; the layers of this one cannot show it."""
     if not found.held:
         return []
     own = f"this round by itself would give it {share(found.found.weight)} of the weight"
@@ -219,7 +219,7 @@ def _compared(found: Explanation) -> str:
     whole = found.ordinary.score - found.found.score
     said = (
         f"An ordinary client, a twin of {found.stand_in} (the most central of the trusted), would "
-        f"score {_number(found.ordinary.score)} and have {share(found.ordinary.weight)} of the "
+        f"score {number(found.ordinary.score)} and have {share(found.ordinary.weight)} of the "
         "weight."
     )
     if found.found.weight > 0:
@@ -237,9 +237,7 @@ def _verdict_on(worst: LayerBlame) -> str:
 
 
 def _blames(found: Explanation) -> Table:
-    table = Table(title="By layer", title_justify="left")
-    table.add_column("layer", overflow="fold")
-    table.add_column("blame", justify="right")
+    table = make_table("By layer", ("layer",), ("blame",))
     table.add_column("", no_wrap=True)
     for heading in ("ordinary there:\nscore, weight", "odd there alone:\nscore, weight"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -263,10 +261,6 @@ def _attacks(attacks: bool | None) -> Text:
     return Text("▲ yes", "red") if attacks else Text("no")
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def look_at_defense(file: Path) -> Shown:
     """Look at a defense's file."""
     defense = Defense.load(file)
@@ -287,20 +281,10 @@ def look_at_defense(file: Path) -> Shown:
         bars("Which layers it looks at", "layer", importance.by_layer),
         bars("What it looks at there", "feature", importance.by_kind),
     ]
-    return Shown(
-        facts={
-            "file": str(file),
-            "digest": defense.digest,
-            "bytes": size,
-            "parameters": numbers,
-            "about": defense.about.model_dump(mode="json"),
-            "importance": {
-                "by_layer": dict(importance.by_layer),
-                "by_kind": dict(importance.by_kind),
-            },
-        },
-        parts=parts,
-    )
+    by = {"by_layer": dict(importance.by_layer), "by_kind": dict(importance.by_kind)}
+    about = defense.about.model_dump(mode="json")
+    known = {"file": str(file), "digest": defense.digest, "bytes": size, "parameters": numbers}
+    return Shown({**known, "about": about, "importance": by}, parts)
 
 
 def _facts(facts: list[tuple[str, str]]) -> Table:

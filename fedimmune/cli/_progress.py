@@ -1,4 +1,4 @@
-"""What a simulation looks like while it runs: a line a round, and a bar below them."""
+"""What a simulation looks like while it runs: one line per round, and a bar below them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedimmune.cli._ui import progress, say
+from fedimmune.cli._ui import counted, progress, say, share
 from fedimmune.results import UNKNOWN
 from fedimmune.runs.inspect import histories_of
 from fedimmune.simulation import Observer
@@ -34,7 +34,7 @@ __all__ = ["Display"]
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _STRIP = 40
-"""More clients than that are not shown one by one."""
+"""More clients than this are not shown one by one."""
 _VERDICT_MARKS = {"rejected": "×", "failed": "!"}
 
 
@@ -46,9 +46,9 @@ class Display(Observer):
     scenario
         What is simulated.
     out, remarks
-        Where lines go, and where the bar and remarks go.
+        Consoles for lines, and for the bar and remarks.
     silent
-        Show no lines; the bar is shown all the same, where there is a terminal.
+        Show no lines; on a terminal the bar is shown anyway.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Display(Observer):
         self._rounds = self._bar.add_task("rounds", total=self._scenario.rounds, completed=finished)
         self._within = self._bar.add_task("training", total=None)
         if finished:
-            say(self._remarks, f"going on after round {finished}")
+            say(self._remarks, f"resuming after round {finished}")
 
     def progress(self, phase: str, done: int, total: int) -> None:
         if self._within is not None:
@@ -120,26 +120,26 @@ class Display(Observer):
 
     @property
     def shown(self) -> int:
-        """How many rounds were shown."""
+        """Number of rounds shown."""
         return len(self._records)
 
     def finish(self, folder: RunFolder) -> None:
-        """Say what came of it, and where it is kept."""
+        """Describe the result, and where it is kept."""
         if not self._silent:
             for sentence in self._in_words(self._records[-1]):
                 say(self._out, sentence)
         played = len(self._records) - self._before
         how = (
-            f"{_counted(played, 'round')} in {time.perf_counter() - self._began:.0f} s"
+            f"{counted(played, 'round')} in {time.perf_counter() - self._began:.0f} s"
             if self._rounds is not None
-            else "finished before; --force runs it anew"
+            else "finished earlier; --force runs it again"
         )
         say(self._remarks, f"{folder.path} ({how})")
 
     # ---------------------------------------------------------------- lines
 
     def _print(self, line: Text) -> None:
-        # Above the bar, where both go to one terminal.
+        # Above the bar, if both go to one terminal.
         console = (
             self._bar.console if self._out.is_terminal and not self._bar.disable else self._out
         )
@@ -170,37 +170,35 @@ class Display(Observer):
         line = Text(f"{record.round:>4}/{self._scenario.rounds:<4} {record.accuracy:6.1%}")
         if self._has_target:
             style = "red" if (record.asr or 0) > 0.5 else ""
-            line.append(f"  {_share(record.asr):>6}", style)
+            line.append(f"  {share(record.asr):>6}", style)
         if self._scenario.attackers:
             style = "red" if (record.attacker_weight or 0) > 0.2 else "green"
-            line.append(f"   {_share(record.attacker_weight):>11} ", style)
+            line.append(f"   {share(record.attacker_weight):>11} ", style)
         if self._has_strip:
             line.append("   ").append_text(_strip(record, self._scenario.clients))
         return line
 
     def _in_words(self, last: RoundRecord) -> list[str]:
-        sentences = [
-            f"After {_counted(last.round, 'round')} the model is right on {last.accuracy:.1%}."
-        ]
+        after = f"After {counted(last.round, 'round')} the model is right on {last.accuracy:.1%}"
         if last.asr is not None:
-            sentences[0] = sentences[0][:-1] + (
+            after += (
                 f", and does what the attackers want on {last.asr:.1%} of the attacked samples "
-                f"({_share(last.asr_others)} of those that are not of their class anyway)."
+                f"({share(last.asr_others)} of those that are not of their class anyway)"
             )
+        sentences = [f"{after}."]
         weights = [r.attacker_weight for r in self._records if r.attacker_weight is not None]
         if weights:
-            mean = sum(weights) / len(weights)
             when = "" if len(weights) == len(self._records) else ", in rounds that had any"
-            sentences.append(f"Attackers had {mean:.1%} of the weight on average{when}.")
+            sentences.append(f"Attackers had {fmean(weights):.1%} of the weight on average{when}.")
         sentences += _suspects_in_words(self._records)
         failed = sum(r.error is not None for r in self._records)
         if failed:
-            sentences.append(f"In {_counted(failed, 'round')} the model stayed as it was.")
+            sentences.append(f"In {counted(failed, 'round')} the model stayed as it was.")
         return sentences
 
 
 def _suspects_in_words(records: Sequence[RoundRecord]) -> list[str]:
-    """Name those who were suspected in most of their rounds, by the kind they are mostly called."""
+    """Name those suspected in most of their rounds, by the kind they were mostly called."""
     suspects: dict[str, list[str]] = {}
     sure: dict[str, list[float]] = {}
     for one in histories_of(records):
@@ -210,7 +208,7 @@ def _suspects_in_words(records: Sequence[RoundRecord]) -> list[str]:
         sure.setdefault(one.looks.kind, []).append(one.looks.confidence)
     return [
         f"Suspected in most rounds, looking {_alike(kind, fmean(sure[kind]))}: "
-        f"{_counted(len(names), 'client')} ({', '.join(sorted(names, key=int)[:_STRIP])})."
+        f"{counted(len(names), 'client')} ({', '.join(sorted(names, key=int)[:_STRIP])})."
         for kind, names in sorted(suspects.items())
     ]
 
@@ -221,16 +219,8 @@ def _alike(kind: str, confidence: float) -> str:
     return f"most like {kind} ({confidence:.0%} on average)"
 
 
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _strip(record: RoundRecord, clients: int) -> Text:
-    """One cell a client, as high as its weight, blank where it took no part; attackers in red."""
+    """One cell per client, as high as its weight, blank if it took no part; attackers in red."""
     largest = max(((client.weight or 0) for client in record.clients), default=0) or 1
     present = {client.client: client for client in record.clients}
     strip = Text()

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP: one line that says what is kept, and an exit code of their own."""
+"""Ctrl-C, SIGTERM, SIGHUP: one line that says what is kept, and a distinct exit code."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ from fedimmune.untrusted import printable
 
 __all__ = ["ANEW", "Stop", "heeding_signals", "is_stop", "on_stop", "say_stopped"]
 
-ANEW = "no file is half-written, and the same command begins anew"
-"""What is to be said of a command that keeps nothing until it is done."""
-
+ANEW = "no file is half-written, and the same command starts over"
+"""What is kept by a command that keeps nothing until it is done."""
 _AT_ONCE = 1.0
 """Seconds within which a second signal is the same one: `timeout` and some shells send two."""
-
-
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class _Heard:
-    """The signal that has come, if one has."""
+    """The signal that was received, if any."""
 
     number: int | None = None
 
 
 class Stop(KeyboardInterrupt):
-    """Somebody wants the program to end."""
+    """A signal asks the program to end."""
 
 
 @contextmanager
 def heeding_signals() -> Iterator[None]:
-    """Raise `Stop` where one of them comes, unless whoever started us had it ignored."""
+    """Raise `Stop` on a signal, unless whoever started us had it ignored."""
     last = float("-inf")
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -59,17 +56,17 @@ def heeding_signals() -> Iterator[None]:
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether an error comes of a signal.
+    """Whether an error is the result of a signal.
 
-    Another one than `Stop` does where that was raised within an import that made something else of
-    it, or where worker processes got the signal too.
+    It need not be `Stop`: an import may have turned that into another error, and worker processes
+    get the signal too.
     """
     return isinstance(error, KeyboardInterrupt) or _Heard.number is not None
 
 
 @contextmanager
 def on_stop(kept: Callable[[], str] | str) -> Iterator[None]:
-    """Note what is kept, and how to go on, with a stop that comes while this is entered."""
+    """Add to a stop in this block what is kept, and how to resume."""
     try:
         yield
     except BaseException as error:
@@ -79,7 +76,7 @@ def on_stop(kept: Callable[[], str] | str) -> Iterator[None]:
 
 
 def say_stopped(stop: BaseException) -> typer.Exit:
-    """Say so in one line, and give the end of the program."""
+    """Report a stop in one line, and return the program's exit."""
     notes = "".join(f"; {note}" for note in getattr(stop, "__notes__", [])[-1:])
     typer.echo(printable(f"fedimmune: stopped{notes}"), err=True)
     return typer.Exit(128 + (_Heard.number or signal.SIGINT))

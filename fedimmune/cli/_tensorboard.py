@@ -20,14 +20,9 @@ _DETECTION = ("precision", "recall", "auroc", "attacker_weight")
 
 @contextmanager
 def scalars(folder: Path | None, name: str) -> Iterator[Callable[[RoundRecord], None]]:
-    """Give a function that writes a record's scalars; it does nothing where no folder is given.
+    """Yield a function that writes a record's scalars; without a folder it does nothing.
 
-    Parameters
-    ----------
-    folder
-        TensorBoard's ``--logdir``.
-    name
-        Of the run within it.
+    `folder` is TensorBoard's ``--logdir``, `name` the run's name in it.
     """
     if folder is None:
         yield lambda _: None
@@ -39,7 +34,7 @@ def scalars(folder: Path | None, name: str) -> Iterator[Callable[[RoundRecord], 
             "--tensorboard needs an extra: pip install 'fedimmune[tensorboard]'"
         ) from error
     try:
-        # All records come again when a run goes on: what was written for them before is void.
+        # A run that resumes yields all its records again: what was written for them is replaced.
         writer = SummaryWriter(str(folder / name), purge_step=1)
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""What commands share: where they print, and how they read ``--set NAME=VALUE``."""
+"""What commands share: consoles, bars, tables, and reading ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ __all__ = [
     "bar",
     "bars",
     "console",
+    "counted",
     "counter",
     "in_ascii",
+    "make_table",
+    "number",
     "progress",
     "promises_table",
     "read_setting",
@@ -53,7 +56,7 @@ __all__ = [
 
 _A_DAY = 24 * 3600.0
 _UNLIMITED = 10_000
-"""Columns of a table that goes to a file or a pipe: every row is one line, and nothing is cut."""
+"""Width of a table in a file or a pipe: every row is one line, and nothing is cut."""
 
 
 def console() -> Console:
@@ -91,9 +94,8 @@ def _plain(shown: Any) -> Any:
     if isinstance(shown, str):
         return _lines(shown)
     if isinstance(shown, Text):
-        return (
-            shown if _lines(shown.plain) == shown.plain else Text(_lines(shown.plain), shown.style)
-        )
+        text = _lines(shown.plain)
+        return shown if text == shown.plain else Text(text, shown.style)
     if isinstance(shown, Table):
         shown.title = _plain(_text(shown.title, "table.title")) if shown.title else None
         for column in shown.columns:
@@ -113,7 +115,7 @@ def _lines(text: str) -> str:
 
 @contextmanager
 def shown_here() -> Iterator[None]:
-    """Keep warnings of rounds out of the log, for a command that shows them itself."""
+    """Keep warnings about rounds out of the log, for a command that shows them itself."""
     log = logging.getLogger("fedimmune.rounds")
     log.disabled = True
     try:
@@ -129,20 +131,20 @@ def say(out: Console, words: str | Text) -> None:
 
 
 def in_ascii(text: str) -> str:
-    """Give JSON without a character that a terminal would obey; it says the same."""
+    """Escape JSON so that a terminal obeys no character of it; it means the same."""
     return re.sub("[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def progress(out: Console, *columns: str | ProgressColumn, transient: bool = True) -> Progress:
-    """Give bars that are shown on a terminal, unless it is to be quiet."""
+    """Make bars that are shown on a terminal, unless it is to be quiet."""
     unseen = out.quiet or not out.is_terminal
     # Before 14.3, Rich ends a bar that it does not show with an empty line.
     shown_on = Console(quiet=True) if unseen else out
     return Progress(*columns, console=shown_on, transient=transient, disable=unseen)
 
 
-def counter(out: Console, what: str) -> Progress:
-    """Give a bar that counts things of which each takes its time, and stays when all are done."""
+def counter(out: Console, what: str, *, transient: bool = False) -> Progress:
+    """Make a bar that counts slow things, with a description of the latest behind it."""
     bar = progress(
         out,
         TextColumn(what),
@@ -152,10 +154,23 @@ def counter(out: Console, what: str) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.description}"),
-        transient=False,
+        transient=transient,
     )
-    bar.speed_estimate_period = _A_DAY  # one may take longer than rich looks back
+    bar.speed_estimate_period = _A_DAY  # one thing may take longer than Rich looks back
     return bar
+
+
+@contextmanager
+def showing_epochs(notes: Console, total: int) -> Iterator[Callable[[Epoch], None]]:
+    """Show training on a terminal; yields the function to call after every epoch."""
+    with counter(notes, "epochs", transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def tell(epoch: Epoch) -> None:
+            losses = f"loss {epoch.training:.4f}, validation {epoch.validation:.4f}"
+            bar.update(task, completed=epoch.number, description=losses)
+
+        yield tell
 
 
 def read_setting(text: str) -> tuple[str, Any]:
@@ -171,15 +186,7 @@ def read_setting(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Shown:
-    """An answer.
-
-    Parameters
-    ----------
-    facts
-        For ``--json``.
-    parts
-        For people, in order: sentences, which are printed as they are, and tables.
-    """
+    """An answer: `facts` for ``--json``, and sentences and tables for people."""
 
     facts: dict[str, Any]
     parts: Sequence[RenderableType]
@@ -199,62 +206,60 @@ _BAR = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+def make_table(
+    title: str | None, texts: Iterable[str], numbers: Iterable[str], **options: Any
+) -> Table:
+    """Make a table with columns of text, then columns of numbers; more may be added."""
+    table = Table(title=title, title_justify="left", **options)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
 def validation_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Show how good a defense is on rehearsals that it was not trained on."""
-    table = Table(title="On rehearsals kept apart", title_justify="left")
-    for heading in ("attack", "attackers", "rounds"):
-        table.add_column(heading, overflow="fold")
-    for heading in (
-        "weight on\nattackers",
-        "honest\nkept",
-        "just the\nhonest",
-        "AUROC",
-        "distance",
-        "of the\nmean",
-        "of the\nmedian",
-    ):
-        table.add_column(heading, justify="right", overflow="fold")
+    shares = {
+        "attacker_weight": "weight on\nattackers",
+        "benign_kept": "honest\nkept",
+        "exact": "rounds\nall right",
+    }
+    numbers = {
+        "auroc": "AUROC",
+        "distance": "distance",
+        "distance_of_mean": "of the\nmean",
+        "distance_of_median": "of the\nmedian",
+    }
+    table = make_table(
+        "On held-out rehearsals",
+        ("attack", "attackers", "rounds"),
+        (*shares.values(), *numbers.values()),
+    )
     for row in rows:
         table.add_row(
             row["attack"],
             f"{row['attackers']} of {row['clients']}",
             str(row["rounds"]),
-            share(row["attacker_weight"]),
-            share(row["benign_kept"]),
-            share(row["exact"]),
-            "–" if row["auroc"] is None else f"{row['auroc']:.3f}",
-            *(
-                "–" if row[name] is None else f"{row[name]:.3f}"
-                for name in ("distance", "distance_of_mean", "distance_of_median")
-            ),
+            *(share(row[name]) for name in shares),
+            *(number(row[name]) for name in numbers),
         )
     return table
 
 
 def promises_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Show how far scores are from perfect, and what that promises (docs/theory.md)."""
-    table = Table(
-        title="What the scores promise: the error is at most … lengths of the longest update",
-        title_justify="left",
-    )
-    for heading in ("attack", "attackers"):
-        table.add_column(heading, overflow="fold")
-    for heading in (
-        "score error ε′,\nhalf of rounds",
-        "nine of ten\nrounds",
-        "bound by ε′,\nhalf of rounds",
-        "bound by spread,\nhalf of rounds",
-    ):
-        table.add_column(heading, justify="right", overflow="fold")
+    numbers = {
+        "score_error": "score error ε′,\nhalf of rounds",
+        "score_error_most": "nine of ten\nrounds",
+        "bound": "bound by ε′,\nhalf of rounds",
+        "bound_by_spread": "bound by spread,\nhalf of rounds",
+    }
+    title = "What the scores promise: the error is at most … lengths of the longest update"
+    table = make_table(title, ("attack", "attackers"), numbers.values())
     for row in rows:
-        table.add_row(
-            row["attack"],
-            f"{row['attackers']} of {row['clients']}",
-            *(
-                "–" if row.get(name) is None else f"{row[name]:.3f}"
-                for name in ("score_error", "score_error_most", "bound", "bound_by_spread")
-            ),
-        )
+        values = (number(row.get(name)) for name in numbers)
+        table.add_row(row["attack"], f"{row['attackers']} of {row['clients']}", *values)
     return table
 
 
@@ -263,21 +268,22 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
+def number(value: float | None) -> str:
+    """Write a number with three decimals."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number and its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def bars(title: str, heading: str, values: Mapping[str, float], most: int = 40) -> Table:
     """Show values as bars from 0, the largest first, each with its share of the sum.
 
-    Parameters
-    ----------
-    title, heading
-        Of the table and of its names.
-    values
-        By name.
-    most
-        So many at most; the others are one row.
+    Only `most` have a row each; the others share one.
     """
-    table = Table(title=title, title_justify="left")
-    table.add_column(heading, overflow="fold")
-    table.add_column("share", justify="right")
+    table = make_table(title, (heading,), ("share",))
     table.add_column("", no_wrap=True, min_width=_BAR)
     whole = sum(values.values()) or 1.0
     ranked = sorted(values.items(), key=lambda pair: -pair[1])
@@ -291,28 +297,6 @@ def bars(title: str, heading: str, values: Mapping[str, float], most: int = 40) 
 
 
 def bar(length: float, cells: int = _BAR) -> str:
-    """Draw a bar, of a length from 0 to 1 and so many cells at most."""
+    """Draw a bar; its length is from 0 to 1, of at most that many cells."""
     eighths = round(8 * cells * min(max(length, 0.0), 1.0))
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-@contextmanager
-def showing_epochs(notes: Console, total: int) -> Iterator[Callable[[Epoch], None]]:
-    """Show a bar on a terminal; gives what is to be told of every epoch."""
-    bar = progress(
-        notes,
-        TextColumn("epochs"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with bar:
-        task = bar.add_task("", total=total)
-
-        def tell(epoch: Epoch) -> None:
-            losses = f"loss {epoch.training:.4f}, validation {epoch.validation:.4f}"
-            bar.update(task, completed=epoch.number, description=losses)
-
-        yield tell

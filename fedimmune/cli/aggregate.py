@@ -34,21 +34,22 @@ def aggregate(
     rule: Annotated[
         str,
         typer.Option(
-            help="The rule: `fedimmune rules`, or module:Class.", autocompletion=one_of(RULES)
+            help="A rule that `fedimmune rules` lists, or module:Class.",
+            autocompletion=one_of(RULES),
         ),
     ] = "median",
     global_model: Annotated[
         Path | None,
-        typer.Option("--global", metavar="FILE", help="The model that the clients started from."),
+        typer.Option("--global", metavar="FILE", help="The model that clients started from."),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Where the next model goes. [default: nowhere]"
+            "-o", "--output", metavar="FILE", help="File for the next model. [default: none]"
         ),
     ] = None,
     updates: Annotated[
-        bool, typer.Option("--updates", help="The files hold differences to the global model.")
+        bool, typer.Option("--updates", help="FILES hold differences from the global model.")
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -56,22 +57,24 @@ def aggregate(
     ] = None,
     buffers: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Further layers that are not trained. Repeatable."),
+        typer.Option(metavar="GLOB", help="More layers that are not trained. Repeatable."),
     ] = None,
     samples: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON: how many samples each client says it has, by id."),
+        typer.Option(metavar="FILE", help="JSON object: claimed number of samples by client id."),
     ] = None,
     history: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where foolsgold or adaptive keep what they remember of clients by id.",
+            help="File in which foolsgold or adaptive remember clients between rounds.",
         ),
     ] = None,
     defense: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The defense of the rule `adaptive`: `fedimmune train`."),
+        typer.Option(
+            metavar="FILE", help="Defense of the rule `adaptive`, made by `fedimmune train`."
+        ),
     ] = None,
     anchor: Annotated[
         Path | None,
@@ -86,20 +89,21 @@ def aggregate(
 ) -> None:
     """Aggregate client files into the next global model.
 
-    FILES hold one client each, in safetensors form; a file's stem is the client's id.
+    FILES are safetensors files, one per client; the name without its ending is the client's id.
 
-    Files are read in blocks, so a round may be larger than memory. A damaged, odd or NaN file is
-    rejected by name and the rest is aggregated. The output is replaced whole or not at all.
+    Files are read in blocks, so a round may be larger than memory. A file that is damaged, does not
+    fit or has NaN is rejected by name, and the others are aggregated. The output is replaced as a
+    whole or not at all.
     """
     parameters = dict(_setting(rule, text) for text in settings or [])
     if defense is not None:
         parameters["defense"] = str(defense)
     made = _make(rule, parameters, with_history=history is not None)
-    _check_told(made, files, samples)
+    _check_clients(made, files, samples)
     if global_model is None and not updates:
         raise ParameterError(
-            "client models need the global model that they started from: give --global FILE, "
-            "or --updates where the files hold differences"
+            "client models need the global model that they started from: add --global FILE, "
+            "or --updates if the files hold differences"
         )
     from fedimmune.aggregation import aggregate_files
 
@@ -125,7 +129,7 @@ def aggregate(
         typer.echo(json.dumps({**aggregation.to_json(), **written}, indent=2))
         return
     console().print(aggregation)
-    nowhere = "nothing written: give -o FILE for the next model"
+    nowhere = "nothing written: -o FILE writes the next model"
     say(notes, nowhere if output is None else f"wrote {output}")
 
 
@@ -133,20 +137,20 @@ def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:
     from fedimmune import rules
     from fedimmune.rules import find
 
-    # Whoever names a place for what is remembered wants it to be remembered.
+    # --history implies that the rule remembers.
     for remembers in ("history", "memory"):
         if with_history and remembers in find(name).parameters():
             parameters.setdefault(remembers, True)
     return rules.get(name, **parameters)
 
 
-def _check_told(rule: Rule, files: list[Path], samples: Path | None) -> None:
-    """Refuse what a rule is told of clients that are not there, or not told though it has to be."""
+def _check_clients(rule: Rule, files: list[Path], samples: Path | None) -> None:
+    """Refuse sample counts that are missing, and an oracle told of clients that are not there."""
     from fedimmune.rules.mean import Mean
     from fedimmune.rules.oracle import Oracle
 
     if isinstance(rule, Mean) and rule.by_samples and samples is None:
-        raise ParameterError("mean by samples needs sample counts: give --samples FILE")
+        raise ParameterError("mean by samples needs sample counts: add --samples FILE")
     if isinstance(rule, Oracle):
         strangers = ((rule.attackers or set()) | (rule.benign or set())) - {f.stem for f in files}
         if strangers:
@@ -154,7 +158,7 @@ def _check_told(rule: Rule, files: list[Path], samples: Path | None) -> None:
 
 
 def _setting(rule: str, text: str) -> tuple[str, Any]:
-    """Read a parameter of a rule; ids for the oracle as a list."""
+    """Read a parameter of a rule; the oracle takes a list of ids."""
     name, value = read_setting(text)
     if rule == "oracle":
         given = text.partition("=")[2]

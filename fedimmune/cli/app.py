@@ -30,18 +30,12 @@ app = typer.Typer(
 )
 
 # PyTorch's threads spin while they wait for each other: quickest on idle cores, but on a busy
-# machine far slower than sleeping (docs/benchmarks.md). Has to be set before PyTorch is imported.
+# machine far slower than sleeping (docs/benchmarks.md). Set before PyTorch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def command(*shown: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command of the program.
-
-    Parameters
-    ----------
-    shown
-        Examples for its help.
-    """
+    """Make a function a command of the program, with these examples in its help."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""What a shell completes, without PyTorch: a shell cannot wait until that is imported."""
+"""Shell completion, without PyTorch: a shell cannot wait until that is imported."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = [
-    "ATTACKS",
-    "FORMS",
-    "RULES",
-    "TASKS",
-    "listed",
-    "one_of",
-]
+__all__ = ["ATTACKS", "FORMS", "RULES", "TASKS", "listed", "one_of"]
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -33,7 +26,7 @@ def _names_in(*places: str) -> Callable[[], list[str]]:
     return read
 
 
-# A test holds them against the registries.
+# A test compares them with the registries.
 RULES = _names_in("rules/*.py", "adaptive/rule.py")
 ATTACKS = _names_in("attacks/*.py")
 TASKS = _names_in("tasks/*.py")
@@ -50,7 +43,7 @@ def one_of(names: Names) -> Callable[[str], list[str]]:
 
 
 def listed(names: Names) -> Callable[[str], list[str]]:
-    """Complete the last of several names with commas between."""
+    """Complete the last of several names separated by commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")

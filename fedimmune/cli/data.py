@@ -6,11 +6,10 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from fedimmune.cli._signals import on_stop
-from fedimmune.cli._ui import console, read_setting, remarks, say
+from fedimmune.cli._ui import console, make_table, read_setting, remarks, say
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import TASKS, one_of
 from fedimmune.cli.options import AsJson, DataFolder, Quiet
@@ -38,7 +37,7 @@ def data(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Prepare the data set of a task and check it; what is missing is downloaded.
+    """Prepare and check the data set of a task; download what is missing.
 
     TASK is one that `fedimmune tasks` lists, or module:Class.
     """
@@ -49,7 +48,10 @@ def data(
     made = tasks.get(task, **dict(read_setting(text) for text in settings or []))
     folder = data_folder(place)
     say(remarks(quiet=quiet), f"loading {made.name} from {folder} …")
-    with on_stop("files that are whole are kept; the same command goes on"), unwatched(quiet):
+    with (
+        on_stop("files that are whole are kept; the same command resumes with the others"),
+        unwatched(quiet),
+    ):
         loaded = load_data(made, folder)
         sources = made.check(folder)
     found = _described(loaded)
@@ -62,25 +64,19 @@ def data(
         return
     out = console()
     say(out, f"{task} in {folder}")
-    out.print(_table(found))
+    table = make_table(None, ("",), ("samples", "shape", "classes", "samples per class"))
+    for part, row in found["parts"].items():
+        fewest, most = min(row["by_class"]), max(row["by_class"])
+        span = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        shape = "×".join(map(str, row["shape"]))
+        table.add_row(part, f"{row['samples']:,}", shape, str(found["classes"]), span)
+    out.print(table)
     for each in sources:
         detail = f" ({each.detail})" if each.detail else ""
         verdict = Text(f"{each.verdict:<7}", _STYLES[each.verdict])
         say(out, verdict.append(f"  {each.path}{detail}", "default"))
     if loaded.file is not None:
         say(out, f"prepared in {loaded.file}")
-
-
-def _table(found: dict[str, Any]) -> Table:
-    table = Table()
-    for heading in ("", "samples", "shape", "classes", "samples a class"):
-        table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
-    for part, row in found["parts"].items():
-        fewest, most = min(row["by_class"]), max(row["by_class"])
-        span = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        shape = "×".join(str(size) for size in row["shape"])
-        table.add_row(part, f"{row['samples']:,}", shape, str(found["classes"]), span)
-    return table
 
 
 def _described(loaded: Data) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from fedimmune.cli._signals import on_stop
-from fedimmune.cli._ui import console, progress, remarks, say, shown_here
+from fedimmune.cli._ui import console, make_table, progress, remarks, say, share, shown_here
 from fedimmune.cli.app import command
-from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.options import AsJson, Quiet, Seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rich.console import Console
+    from rich.table import Table
 
     from fedimmune.demo import Demo, Outcome
     from fedimmune.runs.records import RoundRecord
@@ -37,21 +37,19 @@ __all__ = ["demo"]
 )
 def demo(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Where everything is kept.")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for everything.")
     ] = Path("build/demo"),
-    seed: Annotated[
-        int, typer.Option(min=0, help="Other clients, other attackers, another first model.")
-    ] = 1,
+    seed: Seed = 1,
     force: Annotated[
-        bool, typer.Option("--force", help="Do anew what an earlier call has done.")
+        bool, typer.Option("--force", help="Repeat what an earlier call has done.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """The whole story on bundled data, in minutes: rehearse, learn, be attacked, compare.
+    """Run the whole story on bundled data, in minutes: rehearse, train, attack, compare.
 
     Ten clients learn handwritten digits; four of them plant a backdoor. A defense is trained on
-    rehearsals on the server's own data, and the same federation is played under five rules.
+    rehearsals with the server's own data, and the same federation is run under five rules.
     """
     from fedimmune.demo import RULES, Demo, in_words, outcome_of
 
@@ -62,8 +60,8 @@ def demo(
     reused = []
     again = "the same command without --force" if force else "the same command"
     notes = remarks(quiet=quiet)
-    # Odd rounds are in the report, where they can be looked at.
-    stopped = f"{again} goes on from there ({output})"
+    stopped = f"{again} resumes from there ({output})"
+    # Odd rounds are in the report.
     with shown_here(), on_stop(stopped), _Steps(notes) as steps:
         if not played.rehearse(steps.begin("rehearsing attacks on the server's data")):
             reused.append("the rehearsals")
@@ -84,9 +82,9 @@ def demo(
     for sentence in in_words(outcomes):
         say(out, sentence)
     out.print()
-    say(out, f"The whole story, to look at: {played.report}")
+    say(out, f"The whole story: {played.report}")
     if reused:
-        say(notes, f"From an earlier call: {'; '.join(reused)}. --force does everything anew.")
+        say(notes, f"From an earlier call: {'; '.join(reused)}. --force repeats everything.")
     say(notes, f"{time.perf_counter() - began:.0f} seconds")
 
 
@@ -101,7 +99,7 @@ def _play(played: Demo, rule: str, steps: _Steps) -> list[RoundRecord]:
 
 
 class _Steps:
-    """Shows one bar a step on a terminal, one line a step elsewhere."""
+    """Shows each step: a bar on a terminal, a line elsewhere."""
 
     def __init__(self, notes: Console) -> None:
         self._notes = notes
@@ -122,7 +120,7 @@ class _Steps:
         self._bars.stop()
 
     def begin(self, what: str) -> Callable[[int, int], None]:
-        """Begin a step; the answer is told how far it is."""
+        """Begin a step; returns the function to call with its progress."""
         bar = self._bars.add_task(what, total=None)
         if self._bars.disable:
             say(self._notes, what)
@@ -134,20 +132,17 @@ class _Steps:
 
 
 def _table(outcomes: Iterable[Outcome]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("rule", no_wrap=True)
-    for heading in (
+    headings = (
         "right on clean\nimages (ACC)",
         "does what attackers\nwant (ASR)",
         "weight on\nattackers",
-    ):
-        table.add_column(heading, justify="right", overflow="fold")
+    )
+    table = make_table(None, ("rule",), headings, box=box.SIMPLE_HEAD)
     for each in outcomes:
-        weight = each.attacker_weight
         table.add_row(
             Text(each.rule, "cyan"),
             f"{each.accuracy:.1%}",
             Text(f"{each.success:.1%}", "bold red" if each.is_taken_over else "green"),
-            "–" if weight is None else f"{weight:.1%}",
+            share(each.attacker_weight),
         )
     return table

@@ -26,20 +26,19 @@ def inspect(
     round_number: Annotated[
         int | None, typer.Option("--round", min=1, help="A round of the run, from 1.")
     ] = None,
-    client: Annotated[str | None, typer.Option(help="A client of the run, by its id.")] = None,
+    client: Annotated[str | None, typer.Option(help="A client of the run, by id.")] = None,
     defense: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Where the run's defense is now. [default: where it was]"
-        ),
+        typer.Option(metavar="FILE", help="The run's defense, if it has been moved."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a defense looks at, or whom a run accused and why.
 
-    DEFENSE is a file that `fedimmune train` wrote: where it is from, how good it is, which layers
-    matter to it. RUN is a run's folder: who was accused, in a round, of a client, or, with both,
-    which layers of its update made the client suspect. That last needs the rule `adaptive`.
+    DEFENSE is a file that `fedimmune train` wrote: what it was trained on, how good it is,
+    which layers matter to it. RUN is a run's folder: whom it accused, in all rounds or in one; what
+    became of a client; or, with --round and --client and for the rule `adaptive`, which layers of
+    its update made the client suspect.
     """
     from fedimmune.cli._inspection import look_at_defense, look_at_run
 
@@ -47,7 +46,9 @@ def inspect(
         raise InputError(f"{what} does not exist: name a defense's file or a run's folder")
     if not what.is_dir():
         if round_number is not None or client is not None or defense is not None:
-            raise ParameterError(f"{what} is no run: it has no rounds and no clients to ask about")
+            raise ParameterError(
+                f"{what} is not a run: it has no rounds and no clients to ask about"
+            )
         shown = look_at_defense(what)
     else:
         shown = look_at_run(what, round_number, client, defense)

@@ -1,4 +1,4 @@
-"""``fedimmune rules | attacks | tasks``: what there is."""
+"""``fedimmune rules | attacks | tasks``: lists of components."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rules(as_json: AsJsonList = False) -> None:
 
     found = [known.find(name) for name in known.available()]
     facts: dict[str, Callable[[Any], Any]] = {"paper": lambda rule: rule.paper}
-    _list("rule", "what it gives", found, facts, as_json)
+    _list("rule", "what it returns", found, facts, as_json)
 
 
 @command("fedimmune attacks", "fedimmune attacks --json")
@@ -105,7 +105,7 @@ def _list(
 def _blocks(
     members: Iterable[type[Configurable]], facts: Mapping[str, Callable[[Any], Any]]
 ) -> None:
-    """One block a member, for a narrow terminal."""
+    """Print one block per member, for a narrow terminal."""
     out = console()
     for member in members:
         out.print(f"[cyan]{_called(member)}[/]  {member.summary}", highlight=False)

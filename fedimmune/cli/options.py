@@ -7,19 +7,21 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "DataFolder", "Quiet"]
+__all__ = ["AsJson", "DataFolder", "Quiet", "Seed"]
 
 DataFolder = Annotated[
     Path | None,
     typer.Option(
         "--data",
         metavar="DIR",
-        help="Where data sets are. [default: FEDIMMUNE_DATA, else a cache]",
+        help="Folder of data sets. [default: FEDIMMUNE_DATA, else a cache]",
     ),
 ]
+
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the result alone: no progress, no remarks.")
+    bool, typer.Option("--quiet", "-q", help="Print only the result: no progress, no remarks.")
 ]

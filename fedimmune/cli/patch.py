@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from fedimmune.cli._signals import ANEW, on_stop
-from fedimmune.cli._ui import console, remarks, say, showing_epochs
+from fedimmune.cli._ui import console, make_table, remarks, say, showing_epochs
 from fedimmune.cli.app import command
-from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.options import AsJson, Quiet, Seed
 from fedimmune.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedimmune.adaptive.patching import Compared, Patched
 
 __all__ = ["patch"]
@@ -30,41 +31,38 @@ def patch(
     defense: Annotated[Path, typer.Argument(hidden=True)],
     recordings: Annotated[
         list[Path],
-        typer.Option(
-            "--with",
-            metavar="DIR",
-            help="Recordings of the new attack. Repeatable.",
-        ),
+        typer.Option("--with", metavar="DIR", help="Recordings of the new attack. Repeatable."),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the new defense goes.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File for the new defense.")
     ],
     old_recordings: Annotated[
         list[Path] | None,
         typer.Option(
             "--old-recordings",
             metavar="DIR",
-            help="What DEFENSE was made from. Repeatable. [default: the sample in its file]",
+            help="Recordings that DEFENSE was made from. Repeatable. [default: the sample in its "
+            "file]",
         ),
     ] = None,
     margin: Annotated[
         float,
         typer.Option(
-            min=0, max=100, help="By how many percentage points an old attack may get worse."
+            min=0, max=100, help="Percentage points by which an old attack may get worse."
         ),
     ] = 2.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Write the new defense even if one got worse.")
+        bool, typer.Option("--force", help="Write the new defense even if an old attack got worse.")
     ] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = 200,
+    seed: Seed = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a defense on with a new attack, without forgetting the old ones.
+    """Teach a defense a new attack without forgetting the old ones.
 
-    DEFENSE is a file that `fedimmune train` or `patch` wrote; it is left as it is. Old attacks are
-    replayed from a sample that travels in it. Where attackers of an old one now get more weight, or
+    DEFENSE is a file that `fedimmune train` or `patch` wrote; it does not change. Old attacks are
+    replayed from a sample in that file. If attackers of an old one get more weight than before, or
     fewer honest clients are kept, nothing is written. FILE.curve.csv has the learning curve.
     """
     from fedimmune.adaptive.defense import Defense
@@ -73,9 +71,7 @@ def patch(
     from fedimmune.io import writable
 
     if writable(output) == defense.resolve():
-        raise ParameterError(
-            f"{output} is the defense to be patched: give another name, to keep both"
-        )
+        raise ParameterError(f"{output} is the defense to be patched: choose another name")
     notes = remarks(quiet=quiet)
     with on_stop(ANEW), showing_epochs(notes, epochs) as tell:
         parent = Defense.load(defense)
@@ -112,9 +108,9 @@ def _known(patched: Patched) -> str:
 
 def _refusal(patched: Patched, output: Path) -> str:
     return (
-        f"{output} is not written: {_worst(patched)}, and may by {100 * patched.margin:g} "
-        f"(--margin). Another --seed, more --epochs or all --old-recordings may help; "
-        f"--force writes it all the same"
+        f"{output} is not written: {_worst(patched)}, and {100 * patched.margin:g} are "
+        f"allowed (--margin). Another --seed, more --epochs or all --old-recordings may help; "
+        "--force writes it anyway"
     )
 
 
@@ -141,11 +137,11 @@ def _facts(patched: Patched) -> dict[str, Any]:
 
 
 def _table(patched: Patched) -> Table:
-    table = Table(title="On rehearsals kept apart, before → after", title_justify="left")
-    for heading in ("", "attack", "by", "rounds"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("weight on\nattackers", "honest\nkept"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = make_table(
+        "On held-out rehearsals, before → after",
+        ("", "attack", "by", "rounds"),
+        ("weight on\nattackers", "honest\nkept"),
+    )
     worse = patched.worse
     for number, row in enumerate(patched.rows):
         if number and row.is_old != patched.rows[number - 1].is_old:

@@ -1,4 +1,4 @@
-"""``fedimmune rehearse``: rehearse attacks on the server's own data."""
+"""``fedimmune rehearse``: attacks on the server's own data, recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedimmune.cli._signals import on_stop
 from fedimmune.cli._ui import console, counter, read_setting, remarks, say
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, RULES, TASKS, listed, one_of
-from fedimmune.cli.options import AsJson, DataFolder, Quiet
+from fedimmune.cli.options import AsJson, DataFolder, Quiet, Seed
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,22 +35,22 @@ __all__ = ["rehearse"]
 )
 def rehearse(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Where recordings go.")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the recordings.")
     ],
     task: Annotated[
         str,
-        typer.Option(help="What is learned: `fedimmune tasks`.", autocompletion=one_of(TASKS)),
+        typer.Option(help="A task that `fedimmune tasks` lists.", autocompletion=one_of(TASKS)),
     ] = "digits",
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Kinds of attack to rehearse, with commas between. [default: sign-flip, and "
-            "backdoor, or label-flip if the task has no images]",
+            help="Attacks to rehearse, separated by commas. [default: sign-flip, and backdoor, or "
+            "label-flip if the task has no images]",
             autocompletion=listed(ATTACKS),
         ),
     ] = None,
     attackers: Annotated[
-        str, typer.Option(help="How many attack: a list such as 0-4 or 0,2,4.")
+        str, typer.Option(help="Numbers of attackers, such as 0-4 or 0,2,4.")
     ] = "0-4",
     runs: Annotated[
         int, typer.Option(min=1, help="Number of repetitions; `train` holds the last one out.")
@@ -58,41 +58,40 @@ def rehearse(
     trajectory: Annotated[
         str | None,
         typer.Option(
-            help="Rules whose global model is followed. [default: oracle]",
+            help="Rules that make the next global model, separated by commas. [default: oracle]",
             autocompletion=listed(RULES),
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="How many. [default: the task's]")
+        int | None, typer.Option(min=1, help="Number of rounds. [default: the task's]")
     ] = None,
     local_epochs: Annotated[
         str | None,
         typer.Option(
-            help="How often clients go over their samples in a round, a list such as 1,6: each is "
-            "rehearsed, with fewer rounds by that factor. [default: 1, and as often as makes up "
-            "for a real client having more samples, 6 at most]"
+            help="Local epochs per round, such as 1,6: each is rehearsed, with fewer rounds by "
+            "that factor. [default: 1, and a number up to 6 that makes up for real clients having "
+            "more samples]"
         ),
     ] = None,
     on: Annotated[
         str,
         typer.Option(
-            help="Whose data rehearsal clients have: the `server`'s test samples, as the paper's "
-            "text says, or the `clients`' own, as long as theirs: for research, because a real "
-            "server has no such data.",
+            help="Whose data is used: the `server`'s test samples, as in the paper's text, or, for "
+            "research, the `clients`' own, which no real server has.",
             autocompletion=one_of(("server", "clients")),
         ),
     ] = "server",
     preset: Annotated[
         str | None,
         typer.Option(
-            help="`paper`: three runs, four trajectories, all rounds, as the paper has. `authors`: "
-            "the same, and attacks and clients as their program has them.",
+            help="`paper`: three runs, four trajectories and all rounds, as in the paper. "
+            "`authors`: also attacks and clients as in their program.",
             autocompletion=one_of(("paper", "authors")),
         ),
     ] = None,
     randomize: Annotated[
         bool,
-        typer.Option("--randomize", help="Draw each attack's parameters at random per rehearsal."),
+        typer.Option("--randomize", help="Draw attack parameters at random in each rehearsal."),
     ] = False,
     ranges: Annotated[
         list[str] | None,
@@ -102,12 +101,10 @@ def rehearse(
             help="What --randomize draws from, such as shift=0-8 or scale=0.5-2. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 1,
+    seed: Seed = 1,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Any other field of the scenarios. Repeatable."
-        ),
+        typer.Option("--set", metavar="FIELD=VALUE", help="Any other scenario field. Repeatable."),
     ] = None,
     data: DataFolder = None,
     workers: Annotated[
@@ -118,8 +115,8 @@ def rehearse(
 ) -> None:
     """Rehearse attacks on the server's own data, and record what a defense learns from.
 
-    Each round is kept as inner products of the updates, layer by layer, and who attacked: no update
-    of anyone. What is recorded already is not rehearsed again, so an interrupted command resumes.
+    Of each round, only the inner products of the updates are kept, layer by layer, and who
+    attacked. What has been recorded is not rehearsed again, so an interrupted command resumes.
     """
     from fedimmune import adaptive
     from fedimmune.tasks.archives import unwatched
@@ -168,7 +165,7 @@ class _Watched:
         self._bars.stop()
 
     def start(self, rehearsals: Sequence[Rehearsal]) -> None:
-        """Show how many there are to be, and how many there are already."""
+        """Show how many rehearsals there are in all, and how many are recorded already."""
         self._rehearsals = rehearsals
         self._before = self._there()
         if self._before:
@@ -177,26 +174,26 @@ class _Watched:
         self._bar = self._bars.add_task("", total=self.total, completed=self._before)
 
     def done(self, rehearsal: Rehearsal) -> None:
-        """One more is recorded."""
+        """Count one more."""
         self._bars.update(self._bar, advance=1, description=rehearsal.scenario.title)
         if self._bars.disable:
             say(self._notes, f"recorded {rehearsal.file_name}")
 
     def kept(self) -> str:
-        """What there is, should it end now."""
+        """Describe what is kept if it ends now."""
         if not self.total:
-            return "the same command goes on"
+            return "the same command resumes"
         done = f"{self._there()} of {self.total} rehearsals are recorded"
-        return f"{done}, and the same command goes on with the others"
+        return f"{done}, and the same command resumes with the others"
 
     @property
     def total(self) -> int:
-        """How many there are to be."""
+        """Number of rehearsals in all."""
         return len(self._rehearsals)
 
     @property
     def new(self) -> int:
-        """How many were not there before."""
+        """Number recorded by this call."""
         return self._there() - self._before
 
     def _there(self) -> int:

@@ -24,22 +24,24 @@ __all__ = ["report"]
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", hidden=True)],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the report goes.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File for the report.")
     ] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="Of the page. [default: what was run]")] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Title of the page. [default: what was run]")
+    ] = None,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the pictures as PNG, SVG and PDF for a paper too."),
+        typer.Option(metavar="DIR", help="Also write the figures as PNG, SVG and PDF."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Report on a run, or compare many, in one HTML file.
 
-    RUN... are run folders, or folders of runs, which stand for all runs in them.
+    RUN... are run folders, or folders of them.
 
-    The file needs nothing besides itself: it makes no network request. Runs that differ in rule and
-    seed alone are compared with each other; others have a section each.
+    The file is self-contained and makes no network request. Runs that differ only in rule and seed
+    are compared with each other; others have a section each.
     """
     from fedimmune.report import write_figures, write_report
 

@@ -1,4 +1,4 @@
-"""``fedimmune simulate``: federated training under attack, watched as it goes."""
+"""``fedimmune simulate``: federated training under attack, shown as it runs."""
 
 from __future__ import annotations
 
@@ -34,39 +34,42 @@ def simulate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="What is learned: `fedimmune tasks`, or module:Class. [default: digits]",
+            help="A task that `fedimmune tasks` lists, or module:Class. [default: digits]",
             autocompletion=one_of(TASKS),
         ),
     ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
-            help="How the server aggregates: `fedimmune rules`, or module:Class. [default: mean]",
+            help="A rule that `fedimmune rules` lists, or module:Class. [default: mean]",
             autocompletion=one_of(RULES),
         ),
     ] = None,
     defense: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The defense of the rule `adaptive`: `fedimmune train`."),
+        typer.Option(
+            metavar="FILE", help="Defense of the rule `adaptive`, made by `fedimmune train`."
+        ),
     ] = None,
     attack: Annotated[
         str | None,
         typer.Option(
-            help="What attackers do: `fedimmune attacks`, or module:Class. [default: none]",
+            help="An attack that `fedimmune attacks` lists, or module:Class. [default: none]",
             autocompletion=one_of(ATTACKS),
         ),
     ] = None,
     attackers: Annotated[
-        int | None, typer.Option(help="How many attack. [default: 4 in 10 under an attack]")
+        int | None, typer.Option(help="Number of attackers. [default: 4 in 10 under an attack]")
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="How many there are. [default: 10]")] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many. [default: the task's]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Where all chance is from. [default: 1]")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients. [default: 10]")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds. [default: the task's]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. [default: 1]")] = None,
     protocol: Annotated[
         str,
         typer.Option(
-            help="What is not said otherwise: as the `paper`'s text has it, or as the `authors`' "
-            "program does.",
+            help="Defaults of other fields: as in the `paper`'s text or the `authors`' program.",
             autocompletion=one_of(("paper", "authors")),
         ),
     ] = "paper",
@@ -75,47 +78,48 @@ def simulate(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Any field, such as attack.shift_x=20, optimizer.lr=0.05, partition.name=iid, "
-            "participation=0.5, device=cuda. Repeatable.",
+            help="Any scenario field, such as attack.shift_x=20, optimizer.lr=0.05, "
+            "partition.name=iid, participation=0.5, device=cuda. Repeatable.",
         ),
     ] = None,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are kept.")] = Path(
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run folders.")] = Path(
         "runs"
     ),
     data: DataFolder = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that train. [default: one a core, 1 for small tasks]"),
+        typer.Option(min=1, help="Training processes. [default: one per core, 1 for small tasks]"),
     ] = None,
     trust_code: Annotated[
         bool,
-        typer.Option("--trust-code", help="Import the code (module:Class) that SCENARIO names."),
+        typer.Option("--trust-code", help="Import code (module:Class) that SCENARIO names."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run anew what was run before.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Run again even if the run is finished.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the records, one JSON object a line.")
+        bool, typer.Option("--json", help="Print records, one JSON object per line.")
     ] = False,
     save_updates: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help="Keep every client's updates of a layer with the run, for `report` to draw. "
-            "Repeatable.",
+            help="Save every client's updates of a layer with the run, for `report`. Repeatable.",
         ),
     ] = None,
     tensorboard: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write scalars for TensorBoard too (an extra)."),
+        typer.Option(metavar="DIR", help="Also write scalars for TensorBoard (needs an extra)."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train federatedly under attack and keep the run.
+    """Simulate federated training under attack, and keep the run.
 
-    SCENARIO is a TOML file or a run's folder to start from; options change it. One from somebody
-    else is code if it names any (module:Class): that is imported with --trust-code only.
+    SCENARIO is a TOML file or a run's folder to start from; options change it. Code that it names
+    (module:Class) is imported only with --trust-code.
 
-    A run that was interrupted goes on from its last finished round; one that is finished is shown
-    again. The same scenario gives the same bits, whatever the number of workers.
+    An interrupted run resumes after its last finished round; a finished one is shown again. The
+    same scenario gives the same bits, whatever the number of workers.
     """
     named = {
         "task": task,
@@ -137,7 +141,7 @@ def simulate(
     scenario = _scenario(scenario_file, changes, protocol, trust_code=trust_code).resolve()
     notes = remarks(quiet=quiet)
     if attackers and not scenario.attackers:
-        say(notes, f"nobody attacks: --attackers {attackers} needs an --attack too")
+        say(notes, f"nobody attacks: --attackers {attackers} also needs --attack")
 
     from fedimmune.cli._progress import Display
     from fedimmune.cli._tensorboard import scalars
@@ -173,7 +177,7 @@ def simulate(
         lacking = folder.traces.lacking(layer, display.shown)
         if lacking:
             what = _which(lacking, display.shown)
-            say(notes, f"{what} played without keeping {layer}: --force runs it anew")
+            say(notes, f"{what} played without saving {layer}: --force runs it again")
 
 
 def _which(rounds: list[int], played: int) -> str:
@@ -187,9 +191,9 @@ def _which(rounds: list[int], played: int) -> str:
 
 def _kept(folder: RunFolder, shown: int, *, force: bool) -> str:
     again = "the same command without --force" if force and shown else "the same command"
-    # Stopped while it was loading, nothing was shown of a run that goes on.
+    # If it was stopped while loading, nothing has been shown of a run that resumes.
     finished = shown if shown or force else len(folder.records())
-    how = f"goes on after round {finished}" if finished else "begins anew"
+    how = f"resumes after round {finished}" if finished else "starts over"
     return f"{again} {how} ({folder.path})"
 
 

@@ -1,4 +1,4 @@
-"""``fedimmune train --sweep``: many defenses, and the one that tells attackers best."""
+"""``fedimmune train --sweep``: many defenses, and the one that detects attackers best."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from fedimmune.cli._signals import ANEW
-from fedimmune.cli._ui import counter, read_setting, say, share, showing_epochs
+from fedimmune.cli._ui import counter, make_table, read_setting, say, share, showing_epochs
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from fedimmune.adaptive.defense import Defense
     from fedimmune.adaptive.recordings import Recording
@@ -24,20 +23,20 @@ __all__ = ["Sweep", "read_grid", "searched_table"]
 
 
 class Sweep:
-    """Searches settings and trains the best; what is found meanwhile is kept beside the defense.
+    """Searches settings and trains the best; intermediate results are kept next to the defense.
 
     Parameters
     ----------
     grid
-        As `--grid` was given; empty for the usual one.
+        The options `--grid`; the usual grid if there are none.
     output
-        Where the defense goes.
+        File for the defense.
     files
-        Where the recordings are, for worker processes to read.
+        The recordings, for worker processes to read.
     workers
-        How many processes, each training one defense at a time; by default one a core.
+        Number of processes, each training one defense at a time; by default one per core.
     notes
-        Where progress goes.
+        Console for progress.
     """
 
     def __init__(
@@ -59,14 +58,9 @@ class Sweep:
         self._search: Search | None = None
 
     def train(self, recordings: Sequence[Recording], options: TrainOptions) -> Defense:
-        """Search, draw the heat map, and train the best once more: the same bits, for it is seeded.
+        """Search, draw the heat map, and train the best again: the same bits, because it is seeded.
 
-        Parameters
-        ----------
-        recordings
-            Those of the files.
-        options
-            What all points have in common.
+        `options` are what all points have in common.
         """
         from fedimmune.adaptive.sweep import Search, described_search
         from fedimmune.kernels import num_threads
@@ -83,11 +77,11 @@ class Sweep:
         return defense
 
     def kept(self) -> str:
-        """What there is, should it end now."""
+        """Describe what is kept if it ends now."""
         if self._search is None:
             return ANEW
         done = f"{self._search.done} of {len(self._search.points)} points are searched"
-        return f"{done}, and the same command goes on with the others"
+        return f"{done}, and the same command resumes with the others"
 
     def _carried_out(
         self, search: Search, recordings: Sequence[Recording], options: TrainOptions
@@ -117,13 +111,7 @@ class Sweep:
 
 
 def read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Read ``c=5,10,20`` and the like; a setting that comes twice has the values of both.
-
-    Raises
-    ------
-    ParameterError
-        Something else was given.
-    """
+    """Read ``c=5,10,20`` and the like; a setting given twice has the values of both."""
     grid: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -139,27 +127,16 @@ def read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def searched_table(searched: Mapping[str, Any]) -> Table:
-    """Show what a defense's settings were chosen from, the choice marked."""
+    """Show the settings that were searched, with the chosen ones marked."""
     names = list(searched["grid"])
-    table = Table(title="Settings searched, on rehearsals kept apart", title_justify="left")
-    for heading in (
-        *names,
-        "accuracy",
-        "just the\nhonest",
-        "honest\nkept",
-        "weight on\nattackers",
-        "epoch",
-    ):
-        table.add_column(heading, justify="right", overflow="fold")
+    figures = ("accuracy", "rounds\nall right", "honest\nkept", "weight on\nattackers", "epoch")
+    table = make_table("Settings searched, on held-out rehearsals", (), (*names, *figures))
     table.add_column("")
     for point in searched["points"]:
         chosen = _settings(point["settings"]) == _settings(searched["best"])  # True is not 1 here
         table.add_row(
             *(_written(point["settings"][name]) for name in names),
-            share(point["accuracy"]),
-            share(point["exact"]),
-            share(point["benign_kept"]),
-            share(point["attacker_weight"]),
+            *(share(point[n]) for n in ("accuracy", "exact", "benign_kept", "attacker_weight")),
             str(point["epoch"]),
             "← chosen" if chosen else "",
             style="bold" if chosen else None,

@@ -20,7 +20,7 @@ from fedimmune.cli._ui import (
 )
 from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, FORMS, listed, one_of
-from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.options import AsJson, Quiet, Seed
 from fedimmune.cli.sweep import Sweep, searched_table
 
 __all__ = ["train"]
@@ -36,48 +36,48 @@ __all__ = ["train"]
 def train(
     recordings: Annotated[list[Path], typer.Argument(hidden=True)],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the defense goes.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File for the defense.")
     ],
     form: Annotated[
         str,
         typer.Option(
-            help="`relational`, the form we ship, or `paper`.", autocompletion=one_of(FORMS)
+            help="`relational`, the default model, or `paper`.", autocompletion=one_of(FORMS)
         ),
     ] = "relational",
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Of the paper's form: `paper`, `authors` or `authors-2020`. [default: paper]",
+            help="With --form paper: `paper`, `authors` or `authors-2020`. [default: paper]",
             autocompletion=one_of(("paper", "authors", "authors-2020")),
         ),
     ] = None,
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Learn these kinds alone, with commas between.", autocompletion=listed(ATTACKS)
+            help="Learn only these attacks, separated by commas.", autocompletion=listed(ATTACKS)
         ),
     ] = None,
     anchor: Annotated[
         bool | None,
         typer.Option(
             "--anchor/--no-anchor",
-            help="Compare clients with the server's own update. [default: if it was recorded]",
+            help="Compare clients with the server's own update. [default: if recorded]",
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="How many.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Where all chance is from.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = 500,
+    seed: Seed = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the form, such as c=5. Repeatable."
+            "--set", metavar="NAME=VALUE", help="A setting of the model, such as c=5. Repeatable."
         ),
     ] = None,
     sweep: Annotated[
         bool,
         typer.Option(
             "--sweep",
-            help="Train with each of many settings, c and eps unless --grid says otherwise, and "
-            "write the defense that is most often right about who attacks.",
+            help="Search settings (c and eps, unless --grid names others), and write the defense "
+            "that is most often right about who attacks.",
         ),
     ] = False,
     grid: Annotated[
@@ -85,21 +85,21 @@ def train(
         typer.Option(
             "--grid",
             metavar="NAME=VALUES",
-            help="What --sweep tries, such as c=5,10,20: any setting of the form. Repeatable.",
+            help="Settings that --sweep tries, such as c=5,10,20. Repeatable.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Defenses that --sweep trains at a time. [default: one a core]"),
+        typer.Option(min=1, help="Defenses that --sweep trains at a time. [default: one per core]"),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a defense on recordings: run after run but the last, which validates it.
+    """Train a defense on recordings; the last run is held out for validation.
 
-    RECORDINGS are folders or files that `fedimmune rehearse` wrote. The best validation epoch is
-    kept. Beside FILE, FILE.curve.csv has the learning curve; of a search, FILE.sweep.svg has a heat
-    map and FILE.sweep.jsonl what is known of each point, which is not trained for again.
+    RECORDINGS are folders or files that `fedimmune rehearse` wrote. The epoch that validates best
+    is kept. FILE.curve.csv has the learning curve. A search also writes FILE.sweep.svg, a heat map,
+    and FILE.sweep.jsonl, the results by point, which are not computed again.
     """
     from fedimmune.adaptive.recordings import read_recordings
     from fedimmune.adaptive.sweep import TrainOptions

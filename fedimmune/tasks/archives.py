@@ -1,4 +1,4 @@
-"""Progress on the terminal, for what takes minutes; nothing where nobody is looking."""
+"""Published files: downloaded, compared with their checksums, unpacked; with bars on a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ _UNWATCHED = ContextVar("unwatched", default=False)
 
 @contextmanager
 def unwatched(wanted: bool = True) -> Iterator[None]:
-    """Show nothing meanwhile, where that is wanted."""
+    """Show no bars in this block, if `wanted`."""
     before = _UNWATCHED.set(wanted or _UNWATCHED.get())
     try:
         yield
@@ -48,12 +48,12 @@ def unwatched(wanted: bool = True) -> Iterator[None]:
 
 
 def terminal() -> bool:
-    """Say whether somebody is looking: stderr is a terminal."""
+    """Whether bars are shown: stderr is a terminal."""
     return not _UNWATCHED.get() and sys.stderr is not None and sys.stderr.isatty()
 
 
 def tracked(items: Sequence[T], words: str) -> Iterator[T]:
-    """Give the items one by one, with a bar on stderr where that is a terminal."""
+    """Yield the items, with a bar if stderr is a terminal."""
     if not terminal():
         yield from items
         return
@@ -64,45 +64,29 @@ def tracked(items: Sequence[T], words: str) -> Iterator[T]:
 
 
 class Bar:
-    """A bar of bytes on stderr, in the form that pooch asks for (tqdm's).
-
-    Parameters
-    ----------
-    words
-        What is being done.
-    """
+    """A bar of bytes on stderr, with the methods that pooch calls (tqdm's)."""
 
     def __init__(self, words: str) -> None:
         from rich.console import Console  # noqa: PLC0415
-        from rich.progress import (  # noqa: PLC0415
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TransferSpeedColumn,
-        )
+        from rich.progress import BarColumn, DownloadColumn, Progress  # noqa: PLC0415
+        from rich.progress import TransferSpeedColumn as Speed  # noqa: PLC0415
 
         self.total = 0  # set by pooch, once it knows
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-        )
+        columns = ("{task.description}", BarColumn(), DownloadColumn(), Speed())
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task(words, total=None)
         self._progress.start()
 
     def update(self, count: int) -> None:
-        """Count bytes that have come."""
+        """Count bytes that have arrived."""
         self._progress.update(self._task, advance=count, total=self.total or None)
 
     def reset(self) -> None:
-        """Begin to count again."""
+        """Start counting again."""
         self._progress.reset(self._task)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
@@ -112,17 +96,7 @@ _SECONDS = 10
 
 @dataclass(frozen=True)
 class Archive:
-    """A published tar or zip file that holds one folder.
-
-    Parameters
-    ----------
-    url
-        Its address; the name at its end says what kind of archive it is.
-    md5
-        Its checksum.
-    folder
-        The folder in it.
-    """
+    """A published tar or zip file, by the ending of `url`, that holds one folder."""
 
     url: str
     md5: str
@@ -132,20 +106,18 @@ class Archive:
 def need_files(
     task: str, place: Path, folder: str, address: str, md5s: Mapping[str, str]
 ) -> list[Path]:
-    """Find files that are published one by one, having downloaded those that are not there.
+    """Find files that are published one by one, and download those that are missing.
 
     Parameters
     ----------
     task
         Its name, for messages.
-    place
-        The folder of data sets.
-    folder
-        Where in it they lie.
+    place, folder
+        The folder of data sets, and the one in it that holds the files.
     address
-        The address of the folder that they are published in.
+        URL of the folder that they are published in.
     md5s
-        Checksum by name. Names end in .gz; a file that was unpacked, without .gz, will do.
+        Checksum by name. Names end in .gz; an unpacked file, without .gz, will do.
 
     Raises
     ------
@@ -163,7 +135,7 @@ def need_files(
 
 
 def need_folder(task: str, place: Path, archive: Archive, names: Sequence[str]) -> Path:
-    """Find the folder of an archive, having downloaded and unpacked it where it is not there.
+    """Find the folder of an archive; download and unpack that if the folder is missing.
 
     Parameters
     ----------
@@ -174,7 +146,7 @@ def need_folder(task: str, place: Path, archive: Archive, names: Sequence[str]) 
     archive
         What holds the folder.
     names
-        What must be in it: files and folders.
+        Files and folders that must be in it.
 
     Raises
     ------
@@ -184,7 +156,7 @@ def need_folder(task: str, place: Path, archive: Archive, names: Sequence[str]) 
     folder = place / archive.folder
     if not folder.is_dir():
         try:
-            with _beside(folder) as temporary:
+            with _next_to(folder) as temporary:
                 file = temporary / _last(archive.url)
                 _retrieve(archive.url, archive.md5, file)
                 _unpack(file, temporary / "unpacked", archive)
@@ -204,10 +176,10 @@ def download(url: str, md5: str, target: Path) -> None:
     Raises
     ------
     InputError
-        There is no network, the server has no such file, its checksum is another one, or `target`
-        cannot be written.
+        There is no network, the server has no such file, its checksum differs, or `target` cannot
+        be written.
     """
-    with _beside(target) as temporary:
+    with _next_to(target) as temporary:
         _retrieve(url, md5, temporary / target.name)
         _move(temporary / target.name, target)
 
@@ -222,14 +194,14 @@ def _compared(folder: Path, name: str, md5: str) -> SourceFile:
     if found is None:
         return SourceFile(folder / name, "missing")
     if found.name != name:
-        return SourceFile(found, "unknown", f"unpacked; the checksum is known of {name}")
+        return SourceFile(found, "unknown", f"unpacked; only the checksum of {name} is known")
     with open(found, "rb") as file:
         same = hashlib.file_digest(file, _md5).hexdigest() == md5
     return SourceFile(found, "whole" if same else "differs")
 
 
 def _md5() -> hashlib._Hash:
-    # It tells damaged files from whole ones; nothing here rests on its resisting a forger.
+    # It detects damage; nothing here depends on its resisting a forger.
     return hashlib.md5(usedforsecurity=False)
 
 
@@ -244,14 +216,14 @@ def _missing(
     tried = f" Downloading failed: {error}." if error else ""
     return InputError(
         f"{task}: missing in {place / folder}: {', '.join(names)}.{tried} Get the data from {url} "
-        f"and put it there, or name the folder that has {folder}/ in it with --data DIR or "
+        f"and put it there, or name the folder that contains {folder}/ with --data DIR or "
         "FEDIMMUNE_DATA"
     )
 
 
 @contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """Make a temporary folder on the disk of `target`, for what is renamed once it is whole."""
+def _next_to(target: Path) -> Iterator[Path]:
+    """Make a temporary folder next to `target`, for what is renamed once it is complete."""
     there = target.parent
     made = [folder for folder in (there, *there.parents) if not folder.exists()]
     try:
@@ -265,7 +237,7 @@ def _beside(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         for folder in made:
             try:
-                folder.rmdir()  # only where nothing came of it
+                folder.rmdir()  # unless something was kept in it
             except OSError:
                 break
 
@@ -281,7 +253,7 @@ def _move(whole: Path, target: Path) -> None:
 def _retrieve(url: str, md5: str, file: Path) -> None:
     import pooch  # noqa: PLC0415 (slow to import)
 
-    # Its log tells what the bar tells, and a checksum that is known already.
+    # Its log repeats the bar, and a checksum that is known already.
     pooch.get_logger().setLevel(logging.WARNING)
     bar = Bar(f"Downloading {_last(url)}") if terminal() else None
     try:
@@ -290,7 +262,7 @@ def _retrieve(url: str, md5: str, file: Path) -> None:
     except ValueError as error:
         if isinstance(error, OSError):  # an address that requests cannot read
             raise InputError(f"{url}: {_reason(error)}") from error
-        raise InputError(f"{url} has another checksum than the published {md5}") from error
+        raise InputError(f"{url} does not have the published checksum {md5}") from error
     except OSError as error:
         raise InputError(f"{url}: {_reason(error)}") from error
     finally:
@@ -315,10 +287,9 @@ def _last(url: str) -> str:
 
 
 def _unpack(file: Path, into: Path, archive: Archive) -> None:
-    opened: Callable[[Path, Path], None] = _unzip if file.suffix == ".zip" else _untar
     try:
         into.mkdir()
-        opened(file, into)
+        (_unzip if file.suffix == ".zip" else _untar)(file, into)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise InputError(f"{archive.url} cannot be unpacked: {error}") from error
     if not (into / archive.folder).is_dir():

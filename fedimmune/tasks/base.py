@@ -25,9 +25,9 @@ class Samples:
     Parameters
     ----------
     inputs
-        One row a sample, as the model takes them: decoded, resized and normalized.
+        One row per sample, as the model takes them: decoded, resized and normalized.
     labels
-        One class a sample, int64, from 0.
+        One class per sample, int64, from 0.
     """
 
     inputs: Tensor
@@ -41,7 +41,7 @@ class Samples:
             )
         if len(self.inputs) != len(self.labels) or self.labels.ndim != 1:
             raise InputError(
-                f"one label a sample is needed: there are {len(self.inputs)} samples and labels "
+                f"one label per sample is needed: there are {len(self.inputs)} samples and labels "
                 f"of shape {tuple(self.labels.shape)}"
             )
 
@@ -56,7 +56,7 @@ class DataSpec:
     Parameters
     ----------
     classes
-        How many there are.
+        Number of classes.
     shape
         One sample's shape; images are (channels, height, width).
     highest
@@ -75,18 +75,18 @@ class Data:
     Parameters
     ----------
     clients
-        What is divided among the clients.
+        The samples that are divided among the clients.
     server
-        What the server has: models are tested on it, and no client ever sees it.
+        The server's samples: models are tested on them, and no client ever sees them.
     classes
-        How many classes there are.
+        Number of classes.
     highest
-        For images: each channel's highest value after normalizing, which is what an attacker's
-        pattern is drawn in. None for anything else.
+        For images: each channel's highest value after normalizing, in which attackers draw their
+        patterns. None for anything else.
     extras
         Further tensors that the model is built with, such as word vectors.
     file
-        The prepared file whose tensors these are views of, where there is one.
+        The prepared file that the tensors are views of, if there is one.
     """
 
     clients: Samples
@@ -113,7 +113,7 @@ class Data:
             shape = tuple(self.clients.inputs.shape[1:])
             if len(shape) != 3 or len(self.highest) != shape[0]:
                 raise InputError(
-                    f"`highest` gives one value a channel of images (channels, height, width); "
+                    f"`highest` has one value per channel of images (channels, height, width); "
                     f"there are {len(self.highest)} values for samples of shape {shape}"
                 )
 
@@ -130,15 +130,15 @@ class TrainingConfig:
     Parameters
     ----------
     rounds
-        How many rounds the server plays.
+        Number of rounds.
     lr, momentum, weight_decay
         Of each client's stochastic gradient descent.
     batch
-        Samples a batch.
+        Samples per batch.
     local_epochs
-        How often a client goes through its data in a round.
+        Epochs that a client trains per round.
     anchor
-        How many of the server's samples are set aside for an update of its own.
+        Number of the server's samples set aside for an update of its own.
     """
 
     rounds: int
@@ -160,17 +160,17 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """What became of comparing a file, or a folder of files, with what was published.
+    """A file, or a folder of files, compared with what was published.
 
     Parameters
     ----------
     path
         Where it is, or should be.
     verdict
-        "whole": it is what was published. "differs": it is not, as in a subset. "missing": it is
-        not there. "unknown": nothing was published that it could be compared with.
+        "whole": as published. "differs": not as published, such as a subset. "missing": not there.
+        "unknown": there is nothing published to compare it with.
     detail
-        More about it, such as how many files a folder has; or nothing.
+        More about it, such as the number of files in a folder; may be empty.
     """
 
     path: Path
@@ -187,7 +187,7 @@ class Task(Configurable, ABC):
 
     recipe: ClassVar[TrainingConfig]
     source: ClassVar[str] = ""
-    """Where the data is from."""
+    """Where the data comes from."""
 
     @abstractmethod
     def load(self, place: Path) -> Data:
@@ -196,7 +196,7 @@ class Task(Configurable, ABC):
         Parameters
         ----------
         place
-            The folder in which data sets lie, each in its own folder.
+            The folder of data sets, each in its own folder.
 
         Raises
         ------
@@ -205,14 +205,9 @@ class Task(Configurable, ABC):
         """
 
     def check(self, place: Path) -> list[SourceFile]:
-        """Compare the files that the data is made from with what was published.
+        """Compare the files in `place` that the data is made from with what was published.
 
         Nothing is downloaded. By default there are none.
-
-        Parameters
-        ----------
-        place
-            The folder in which data sets lie.
         """
         return []
 
@@ -220,12 +215,12 @@ class Task(Configurable, ABC):
     def model(self, data: Data) -> nn.Module:
         """Build the model with fresh weights; the caller has seeded PyTorch.
 
-        It maps a batch of inputs to one number a class (logits). What is not in its state dict
-        is not trained, sent or aggregated.
+        It maps a batch of inputs to one logit per class. What is not in its state dict is not
+        trained, sent or aggregated.
         """
 
     def augment(self, inputs: Tensor) -> Tensor:
-        """Vary a batch that a client is about to train on; PyTorch is seeded. By default not."""
+        """Vary a batch that a client is about to train on; PyTorch is seeded."""
         return inputs
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:

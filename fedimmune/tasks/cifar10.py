@@ -21,7 +21,7 @@ __all__ = ["Cifar10"]
 
 _SIDE = 32
 _WAY = 1
-"""Counts the ways of preparing; a new one must not find files of an old one."""
+"""Version of the preparation; a new one must not find files of an old one."""
 
 
 class Cifar10(ResNetTask):
@@ -48,7 +48,7 @@ class Cifar10(ResNetTask):
     }
     classes: ClassVar[int] = 10
     key: ClassVar[str] = "labels"
-    """What the labels are called in the files."""
+    """Name of the labels in the files."""
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     std: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
 
@@ -89,7 +89,7 @@ class Cifar10(ResNetTask):
             and pixels.ndim == 2
             and pixels.shape[1] == row
         ):
-            raise InputError(f"{self.name}: {file} has no 'data' of bytes, {row} an image")
+            raise InputError(f"{self.name}: {file} has no 'data' of bytes, {row} per image")
         labels = self._labels(file, found.get(self.key))
         if len(labels) != len(pixels):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Where data sets lie: a folder that the user names, or a cache of the user's."""
+"""Data sets: where they are, their checks, and prepared files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ __all__ = [
     "write_data",
 ]
 
-_VARIABLE = "FEDIMMUNE_DATA"
+_LOG = logging.getLogger("fedimmune")
+_FORMAT = "fedimmune-data-1"
+_PARTS = ("clients", "server")
+_FEW = 2
 
 
 def user_cache() -> Path:
-    """The folder for what can be had again, as the operating system has it."""
+    """Return the user's cache folder, as the operating system defines it."""
     import pooch  # noqa: PLC0415 (slow to import)
 
     return Path(pooch.os_cache("fedimmune"))
@@ -45,12 +48,12 @@ def user_cache() -> Path:
 
 def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
     """Find the folder of data sets: as given, else ``FEDIMMUNE_DATA``, else the user's cache."""
-    named = given or os.environ.get(_VARIABLE)
+    named = given or os.environ.get("FEDIMMUNE_DATA")
     return Path(named) if named else user_cache() / "data"
 
 
 def files_in(folder: Path, suffix: str) -> list[Path]:
-    """List the files of a folder that end in `suffix`, by name; none where there is no folder."""
+    """List the files of a folder that end in `suffix`, by name; none if there is no folder."""
     try:
         with os.scandir(folder) as entries:
             names = [each.name for each in entries if each.name.endswith(suffix)]
@@ -60,37 +63,25 @@ def files_in(folder: Path, suffix: str) -> list[Path]:
 
 
 def count_verdict(folder: Path, files: int, published: int) -> SourceFile:
-    """Judge a folder by how many files it has: their checksums were not published."""
+    """Check a folder by its number of files: their checksums were not published."""
     if not folder.is_dir():
         return SourceFile(folder, "missing")
     detail = f"{files:,} of {published:,} files"
     return SourceFile(folder, "unknown" if files == published else "differs", detail)
 
 
-_LOG = logging.getLogger("fedimmune")
-
-
 def check_labels(task: str, source: Path, labels: Tensor, samples: int, classes: int) -> None:
-    """Check that there is one label a sample, and at least one sample a class.
+    """Check that there is one label per sample, and at least one sample per class.
 
-    Parameters
-    ----------
-    task
-        Its name, for messages.
-    source
-        Where the labels are from, for messages.
-    labels
-        The classes.
-    samples, classes
-        How many there are.
+    `task` and `source` are for messages.
 
     Raises
     ------
     InputError
-        They are not as they should be.
+        There is not.
     """
     if len(labels) != samples:
-        raise InputError(f"{task}: {source} gives {len(labels):,} labels for {samples:,} samples")
+        raise InputError(f"{task}: {source} has {len(labels):,} labels for {samples:,} samples")
     if not samples:
         raise InputError(f"{task}: {source} holds no samples")
     least, most = int(labels.min()), int(labels.max())
@@ -105,19 +96,7 @@ def check_labels(task: str, source: Path, labels: Tensor, samples: int, classes:
 
 
 def tell_subset(task: str, data: Data, train: int, test: int, noun: str = "images") -> None:
-    """Warn where a data set is not as large as it was published.
-
-    Parameters
-    ----------
-    task
-        Its name.
-    data
-        What was loaded.
-    train, test
-        How many samples were published.
-    noun
-        What they are called.
-    """
+    """Warn if a data set is not as large as published, with `train` and `test` samples."""
     if (len(data.clients), len(data.server)) != (train, test):
         _LOG.warning(
             f"{task}: {len(data.clients):,} of {train:,} training and {len(data.server):,} of "
@@ -125,19 +104,14 @@ def tell_subset(task: str, data: Data, train: int, test: int, noun: str = "image
         )
 
 
-_LOG = logging.getLogger("fedimmune")
-_FORMAT = "fedimmune-data-1"
-_PARTS = ("clients", "server")
-
-
 def write_data(data: Data, path: Path) -> None:
-    """Write a data set to one safetensors file; replaced whole or not at all."""
+    """Write a data set to one safetensors file, atomically."""
     tensors, metadata = _contents(data)
     write_atomically(tensors, path, metadata)
 
 
 def data_bytes(data: Data) -> bytes:
-    """Give what `write_data` writes."""
+    """Return what `write_data` writes."""
     tensors, metadata = _contents(data)
     return save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
 
@@ -147,19 +121,14 @@ def _contents(data: Data) -> tuple[dict[str, Tensor], dict[str, str]]:
     for part in _PARTS:
         samples: Samples = getattr(data, part)
         tensors |= {f"{part}.inputs": samples.inputs, f"{part}.labels": samples.labels}
-    _part(tensors)
-    about = json.dumps({"classes": data.classes, "highest": data.highest})
-    return tensors, {"format": _FORMAT, "about": about}
-
-
-def _part(tensors: dict[str, Tensor]) -> None:
-    """Give views of one tensor a memory each: the format has no shared ones."""
     seen: set[int] = set()
-    for name, tensor in tensors.items():
+    for name, tensor in tensors.items():  # the format has no views of shared memory
         memory = tensor.untyped_storage().data_ptr()
         if memory in seen:
             tensors[name] = tensor.clone()
         seen.add(memory)
+    about = json.dumps({"classes": data.classes, "highest": data.highest})
+    return tensors, {"format": _FORMAT, "about": about}
 
 
 def read_data(path: Path) -> Data:
@@ -167,7 +136,9 @@ def read_data(path: Path) -> Data:
     tensors = load_mapped(path)
     metadata = read_metadata(path)
     if metadata.get("format") != _FORMAT:
-        raise InputError(f"{path} is no prepared data set of this version ({_FORMAT}): delete it")
+        raise InputError(
+            f"{path} is not a prepared data set of this version ({_FORMAT}): delete it"
+        )
     try:
         about = json.loads(metadata["about"])
         clients, server = (
@@ -181,7 +152,7 @@ def read_data(path: Path) -> Data:
         highest = None if about["highest"] is None else tuple(about["highest"])
         return Data(clients, server, about["classes"], highest, extras, path)
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is damaged: delete it, and it is made anew") from error
+        raise InputError(f"{path} is damaged: delete it, and it is made again") from error
 
 
 def prepared(
@@ -191,19 +162,19 @@ def prepared(
     settings: Mapping[str, object],
     make: Callable[[], Data],
 ) -> Data:
-    """Map the prepared file of a data set, having made it where there is none.
+    """Map the prepared file of a data set, which is made if there is none.
 
     Parameters
     ----------
     name
-        Of the data set.
+        Name of the data set.
     place
-        The folder of data sets. The file goes to ``prepared/`` in it, or, where that cannot be
-        written, to the user's cache.
+        The folder of data sets. The file goes to ``prepared/`` in it, or to the user's cache if
+        that cannot be written.
     sources
-        The files that it is made from. Where one of them changes, it is made anew.
+        The files that it is made from. If one of them changes, it is made again.
     settings
-        What else it depends on; a number for the way of preparing among them.
+        What else it depends on, such as the version of the preparation.
     make
         Reads the sources.
     """
@@ -211,11 +182,11 @@ def prepared(
     folders = (place / "prepared", user_cache() / "prepared")
     for folder in folders:
         file = folder / f"{name}-{key}.safetensors"
-        if os.path.isfile(file):  # not Path.is_file, which raises where looking is not allowed
+        if os.path.isfile(file):  # not Path.is_file, which may raise
             try:
                 return read_data(file)
             except InputError:
-                continue  # damaged: made anew
+                continue  # damaged: made again
     data = make()
     problem: Exception | None = None
     for folder in folders:
@@ -226,12 +197,12 @@ def prepared(
             return read_data(file)
         except (OSError, InputError) as error:
             problem = error
-    _LOG.warning(f"{name}: cannot be kept, and is prepared again next time: {problem}")
+    _LOG.warning(f"{name}: cannot be saved, and is prepared again next time: {problem}")
     return data
 
 
 def _key(sources: Iterable[Path], settings: Mapping[str, object]) -> str:
-    # Size and time say whether a file was replaced, without reading gigabytes.
+    # Size and time show whether a file was replaced, without reading gigabytes.
     stats = sorted(
         (str(source.absolute()), found.st_size, found.st_mtime_ns)
         for source in sources
@@ -241,44 +212,43 @@ def _key(sources: Iterable[Path], settings: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-_FEW = 2
-
-
 def load_data(task: Task, place: Path) -> Data:
     """Load a task's data.
 
     Raises
     ------
     InputError
-        It cannot be loaded, or is no `Data`.
+        It cannot be loaded, or is not `Data`.
     """
     with _named(task, "load"):
         data = task.load(place)
     if not isinstance(data, Data):
-        raise InputError(f"task {task.name}: load must give fedimmune.Data, not {_kind(data)}")
+        raise InputError(f"task {task.name}: load must return fedimmune.Data, not {_kind(data)}")
     return data
 
 
 def build_model(task: Task, data: Data) -> nn.Module:
-    """Build a task's model and see that it takes the data.
+    """Build a task's model and check that it takes the data.
 
     Raises
     ------
     InputError
-        It cannot be built, or does not map samples to one number a class.
+        It cannot be built, or does not map samples to one number per class.
     """
     with _named(task, "model"):
         model = task.model(data)
     if not isinstance(model, nn.Module):
-        raise InputError(f"task {task.name}: model must give a torch.nn.Module, not {_kind(model)}")
+        raise InputError(
+            f"task {task.name}: model must return a torch.nn.Module, not {_kind(model)}"
+        )
     with _named(task, "the model, given two samples,"), torch.no_grad():
         outputs = model.eval()(data.server.inputs[:_FEW])
     wanted = (len(data.server.inputs[:_FEW]), data.classes)
     if not isinstance(outputs, torch.Tensor) or tuple(outputs.shape) != wanted:
         found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else _kind(outputs)
         raise InputError(
-            f"task {task.name}: the model must map {wanted[0]} samples to {wanted}, one number a "
-            f"class; it gives {found}"
+            f"task {task.name}: the model must map {wanted[0]} samples to {wanted}, one number "
+            f"per class; it returns {found}"
         )
     return model
 

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: nothing to download, a round in a blink.
+"""Handwritten digits that come with scikit-learn: nothing to download, fast rounds.
 
 1,797 images of 8×8 pixels from the UCI repository (Alpaydin and Kaynak, 1998), shown at 16×16 so
 that an attacker's pattern has room. Half is for the clients, half for the server.
@@ -36,7 +36,7 @@ class Digits(Task):
         images = torch.from_numpy(found.images).to(torch.float32)[:, None] / _BRIGHTEST
         labels = torch.from_numpy(found.target).to(torch.int64)
         inputs, highest = normalize(resize(images, 16))
-        # The file is in the order of writing: neighbors are by the same hand.
+        # The file is in the order of writing: neighbors are by the same writer.
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))
         half = len(labels) // 2
         clients, server = order[:half], order[half:]

@@ -1,4 +1,4 @@
-"""IDX files: arrays of bytes with a short head, as MNIST was published."""
+"""Images from IDX files and pickles, both read without trust, and into a model's inputs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,11 @@ from fedimmune.errors import InputError
 __all__ = ["inputs_of", "normalize", "read_idx", "read_pickle", "resize"]
 
 _BYTES = 0x08
-"""How the head says that elements are unsigned bytes."""
+"""Code of unsigned bytes in an IDX header."""
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes; it is unpacked on the way where it ends in .gz.
-
-    Parameters
-    ----------
-    path
-        The file.
-    dimensions
-        How many the array should have.
+    """Read an IDX file of unsigned bytes with that many dimensions, unpacked if it ends in .gz.
 
     Raises
     ------
@@ -48,15 +41,15 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             head = file.read(4)
             if head != bytes((0, 0, _BYTES, dimensions)):
                 raise InputError(
-                    f"{path} is no IDX file of bytes in {dimensions} dimensions: it begins with "
-                    f"{head.hex(' ') or 'nothing'}"
+                    f"{path} is not an IDX file of {dimensions} dimensions of bytes: it begins "
+                    f"with {head.hex(' ') or 'nothing'}"
                 )
             sizes = file.read(4 * dimensions)
             if len(sizes) < 4 * dimensions:
-                raise InputError(f"{path} is cut short: it ends in its head")
+                raise InputError(f"{path} is cut short: it ends in its header")
             shape = struct.unpack(f">{dimensions}I", sizes)
             expected = math.prod(shape)
-            # In steps: a wrong size in the head must not ask for all the memory there is.
+            # In steps: a wrong size in the header must not ask for all memory.
             body = bytearray()
             while len(body) <= expected and (more := file.read(1 << 24)):
                 body += more
@@ -64,7 +57,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise InputError(f"{path} cannot be read: {error}") from error
     if len(body) != expected:
         problem = "is cut short" if len(body) < expected else "is too long"
-        raise InputError(f"{path} {problem}: its head says {expected:,} bytes of shape {shape}")
+        raise InputError(f"{path} {problem}: its header says {expected:,} bytes of shape {shape}")
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
@@ -77,10 +70,7 @@ def _open(path: Path) -> BinaryIO:
 def read_pickle(path: Path) -> dict[str, Any]:
     """Read a pickled dict whose values are arrays, numbers, text or lists of them.
 
-    Parameters
-    ----------
-    path
-        The file, of any of pickle's protocols, of Python 2 or 3. Keys may be text or bytes.
+    Any protocol of Python 2 or 3 will do. Keys may be text or bytes.
 
     Raises
     ------
@@ -97,23 +87,23 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # damage comes out as almost any error
         raise InputError(
-            f"{path} is damaged, or no pickle: {type(error).__name__}: {str(error)[:100]}"
+            f"{path} is damaged, or not a pickle: {type(error).__name__}: {str(error)[:100]}"
         ) from error
 
 
 def _check_memo(pickled: bytes) -> None:
-    """Refuse a note that is numbered higher than there can be: Python makes room for all below."""
+    """Refuse a memo number that is too high: Python allocates all below it."""
     for steps, (step, argument, _) in enumerate(pickletools.genops(pickled)):
         if step.name in {"PUT", "BINPUT", "LONG_BINPUT"} and int(argument or 0) > steps:
-            raise _RefusedError(f"it numbers a note {argument} at its step {steps}")
+            raise _RefusedError(f"it numbers a memo {argument} at its step {steps}")
 
 
 class _RefusedError(Exception):
-    """The pickle asks for something that is not admitted."""
+    """The pickle asks for something that is not allowed."""
 
 
 class _Reader(pickle.Unpickler):
-    """Reads pickles without looking names up."""
+    """Reads pickles without looking up any name."""
 
     def find_class(self, module: str, name: str) -> object:
         make = _ADMITTED.get((module, name))
@@ -125,7 +115,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Name:
-    """What stands for an admitted name: it can be called, and nothing in it can be set."""
+    """Stands for an allowed name: it can be called, and nothing in it can be set."""
 
     __slots__ = ("_make",)
 
@@ -140,7 +130,7 @@ class _Name:
 
 
 class _Type:
-    """What stands for a NumPy type of numbers."""
+    """Stands for a NumPy type of numbers."""
 
     __slots__ = ("order", "plain")
 
@@ -162,9 +152,9 @@ class _Type:
         # Python 2 wrote bytes as text.
         data = raw.encode("latin1") if isinstance(raw, str) else raw
         if not isinstance(data, bytes | bytearray):
-            raise _RefusedError("an array's content is no bytes")
+            raise _RefusedError("an array's content is not bytes")
         if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise _RefusedError("an array's shape is no tuple of sizes")
+            raise _RefusedError("an array's shape is not a tuple of sizes")
         kind = np.dtype(self.order + self.plain)
         if len(data) != math.prod(shape) * kind.itemsize:
             raise _RefusedError(f"an array of shape {shape} is said to have {len(data)} bytes")
@@ -177,7 +167,7 @@ class _Type:
 
 
 class _Array:
-    """What stands for an array until its content has been read."""
+    """Stands for an array until its content has been read."""
 
     __slots__ = ("content",)
 
@@ -201,14 +191,14 @@ def _from_buffer(raw: object, kind: object, shape: object, order: object) -> _Ar
 
 
 def _scalar(kind: object, raw: object) -> object:
-    """Make a number of NumPy's: a plain one."""
+    """Make a plain number from one of NumPy's."""
     if type(kind) is not _Type:
         raise _RefusedError("a number is not as NumPy writes it")
     return kind.array(raw, (), False).item()
 
 
 def _encode(text: object, encoding: object) -> bytes:
-    """Turn text to bytes, which is how Python 3 writes bytes for Python 2."""
+    """Turn text into bytes: that is how Python 3 writes bytes for Python 2."""
     if type(text) is not str or encoding != "latin1":
         raise _RefusedError("it asks for an encoding other than latin1")
     return text.encode("latin1")
@@ -271,19 +261,12 @@ def resize(images: Tensor, side: int) -> Tensor:
 def normalize(
     images: Tensor, mean: Sequence[float] = (0.5,), std: Sequence[float] = (0.5,)
 ) -> tuple[Tensor, tuple[float, ...]]:
-    """Normalize images that run from 0 to 1.
-
-    Parameters
-    ----------
-    images
-        (n, channels, height, width), not changed.
-    mean, std
-        One a channel.
+    """Normalize images (n, channels, height, width) from 0 to 1, with one mean and std per channel.
 
     Returns
     -------
     inputs
-        What the model takes.
+        The model's inputs.
     highest
         What the highest value, 1, has become in each channel.
     """
@@ -300,25 +283,23 @@ def inputs_of(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> tuple[Tensor, tuple[float, ...]]:
-    """Make inputs of images as files have them, batch by batch: memory is needed for them once.
+    """Make a model's inputs from `count` images, batch by batch, so that memory holds them once.
 
     Parameters
     ----------
     batches
         Images (n, channels, height, width) from 0 to 255.
     count
-        How many there are in all.
+        Number of images in all.
     side
         Height and width of the inputs; images of other sizes are resized.
     mean, std
-        One a channel, of images from 0 to 1.
+        One per channel, of images from 0 to 1.
 
     Returns
     -------
-    inputs
-        What the model takes.
-    highest
-        What the highest value has become in each channel.
+    inputs, highest
+        As `normalize` returns them.
     """
     inputs = torch.empty(count, len(mean), side, side)
     highest: tuple[float, ...] = ()
@@ -329,5 +310,5 @@ def inputs_of(
         inputs[first : first + len(made)] = made
         first += len(made)
     if first != count:
-        raise ValueError(f"{first} images came; {count} were said to come")
+        raise ValueError(f"{first} images instead of {count}")
     return inputs, highest

@@ -1,4 +1,4 @@
-"""IMDb: 50,000 reviews of films, half of them praise (Maas et al., 2011)."""
+"""IMDb: 50,000 film reviews, half of them positive (Maas et al., 2011)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedimmune.tasks.archives import Archive, need_folder, tracked
 from fedimmune.tasks.base import Data, Samples, SourceFile, Task, TrainingConfig
 from fedimmune.tasks.data import check_labels, count_verdict, files_in, prepared, tell_subset
 from fedimmune.tasks.models.gru import WordGRU
-from fedimmune.tasks.text import commonest, ids_of, read_vectors, words_of
+from fedimmune.tasks.text import ids_of, most_common, read_vectors, words_of
 from fedimmune.validation import check_int
 
 __all__ = ["Imdb"]
@@ -25,24 +25,24 @@ _KINDS = ("neg", "pos")
 _WORDS = 25_000
 _TRAIN = _TEST = 25_000
 _WAY = 1
-"""Counts the ways of preparing; a new one must not find files of an old one."""
+"""Version of the preparation; a new one must not find files of an old one."""
 
 
 class Imdb(Task):
-    """Reviews of films, with a recurrent net over frozen word vectors.
+    """Film reviews, with a recurrent net over frozen word vectors.
 
-    The 25,000 commonest words of the training reviews are known; of a review, its last words are
-    taken.
+    The 25,000 most common words of the training reviews are known; the last words of a review are
+    used.
 
     Parameters
     ----------
     vectors
-        The file of word vectors, in word2vec's text form: a path, or a name in the folder of data
-        sets. None takes the only file ``*.vec`` there.
+        The file of word vectors, in word2vec's text format: a path, or a name in the folder of
+        data sets. By default the only file ``*.vec`` there.
     hidden
         Size of the net's state. 256 is the paper's; less is faster.
     length
-        How many words of a review are taken. 200 is the paper's; less is faster.
+        Number of words used of a review. 200 is the paper's; less is faster.
     """
 
     name = "imdb"
@@ -113,8 +113,8 @@ class Imdb(Task):
         if len(candidates) > 1:
             names = ", ".join(path.name for path in candidates)
             raise InputError(
-                f"{self.name}: there are several files of word vectors in {place}: {names}. Say "
-                "which with the task's parameter `vectors`"
+                f"{self.name}: there are several files of word vectors in {place}: {names}. "
+                "Choose one with the task's parameter `vectors`"
             )
         return candidates[0]
 
@@ -128,7 +128,7 @@ class Imdb(Task):
     def _read(self, train: list[list[Path]], test: list[list[Path]], vectors: Path) -> Data:
         texts = [self._words(files, "Reading reviews") for files in (*train, *test)]
         of_train, of_test = texts[0] + texts[1], texts[2] + texts[3]
-        known = commonest(of_train, _WORDS)
+        known = most_common(of_train, _WORDS)
         halves = []
         for words, files in ((of_train, train), (of_test, test)):
             labels = torch.arange(2).repeat_interleave(torch.tensor([len(each) for each in files]))
@@ -151,7 +151,7 @@ class Imdb(Task):
 
 
 _WHERE_FROM = (
-    "Vectors can be had from FastText (https://fasttext.cc/docs/en/english-vectors.html, *.vec) "
+    "Vectors are available from FastText (https://fasttext.cc/docs/en/english-vectors.html, *.vec) "
     "or GloVe (https://nlp.stanford.edu/projects/glove/, with a first line `count size` added); "
     "put one there, or name the folder of data sets with --data DIR or FEDIMMUNE_DATA, or the file "
     "with the task's parameter `vectors`"

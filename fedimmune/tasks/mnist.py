@@ -24,7 +24,7 @@ _CLASSES = 10
 _PIXELS = 28
 _SIDE = 32
 _WAY = 1
-"""Counts the ways of preparing; a new one must not find files of an old one."""
+"""Version of the preparation; a new one must not find files of an old one."""
 
 
 class Mnist(Task):

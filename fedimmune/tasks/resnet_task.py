@@ -1,4 +1,4 @@
-"""What the tasks with ResNet-18 have in common: their parameters."""
+"""What the tasks with ResNet-18 share: their parameters."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class ResNetTask(Task):
     width
         Channels of the first stage. 64 is ResNet-18 as published; less is faster.
     stem
-        "imagenet" begins with a convolution of 7×7 that halves the image, and a pool, as published;
-        "cifar" with one of 3×3, without a pool: better for small images, and slower.
+        "imagenet" begins with a 7×7 convolution that halves the image, and a pool, as published;
+        "cifar" with a 3×3 convolution, without a pool: better for small images, and slower.
     weights
-        A file .safetensors or .pth with public weights for ImageNet to begin with, named as
-        torchvision names them. Its classifier is left out where its classes are others.
+        A file .safetensors or .pth with public ImageNet weights to start from, named as in
+        torchvision. Its classifier is left out if its classes are others.
     varied
-        "flips" turns each training image left to right with a probability of one half.
+        "flips" mirrors each training image with a probability of one half.
     scaling
-        Means and standard deviations that images are normalized with: "half" takes 0.5 for all,
-        "imagenet" ImageNet's. By default the data set's own.
+        Means and standard deviations to normalize images with: "half" is 0.5 for all, "imagenet"
+        ImageNet's. By default the data set's own.
     """
 
     mean: ClassVar[tuple[float, ...]]
@@ -61,18 +61,15 @@ class ResNetTask(Task):
         self.width = check_int(self.name, "width", width, 1)
         self.stem = check_choice(self.name, "stem", stem, STEMS)
         self.weights = None if weights is None else os.fspath(weights)
-        self.varied = (
-            None if varied is None else check_choice(self.name, "varied", varied, ("flips",))
-        )
-        self.scaling = (
-            None
-            if scaling is None
-            else check_choice(self.name, "scaling", scaling, tuple(_SCALINGS))
-        )
+        if varied is not None:
+            check_choice(self.name, "varied", varied, ("flips",))
+        if scaling is not None:
+            check_choice(self.name, "scaling", scaling, tuple(_SCALINGS))
+        self.varied, self.scaling = varied, scaling
 
     @property
     def normalizing(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Means and standard deviations, one a channel."""
+        """Means and standard deviations, one per channel."""
         return (self.mean, self.std) if self.scaling is None else _SCALINGS[self.scaling]
 
     def augment(self, inputs: Tensor) -> Tensor:
@@ -84,11 +81,9 @@ class ResNetTask(Task):
     def model(self, data: Data) -> nn.Module:
         net = ResNet18(data.classes, self.width, self.stem)
         if self.weights is not None:
-            load_weights(net, Path(self.weights), "fc", self._advice())
+            advice = (
+                'Weights of torchvision\'s resnet18 fit width = 64 and stem = "imagenet"; the task '
+                f'has width = {self.width} and stem = "{self.stem}"'
+            )
+            load_weights(net, Path(self.weights), "fc", advice)
         return net
-
-    def _advice(self) -> str:
-        return (
-            'Weights of torchvision\'s resnet18 fit width = 64 and stem = "imagenet"; the task '
-            f'has width = {self.width} and stem = "{self.stem}"'
-        )

@@ -1,4 +1,4 @@
-"""Text into word ids, and the vectors of words from files in word2vec's text form."""
+"""Text into word ids, and word vectors from files in word2vec's text format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedimmune.errors import InputError
 
-__all__ = ["PADDING", "UNKNOWN", "commonest", "ids_of", "read_vectors", "words_of"]
+__all__ = ["PADDING", "UNKNOWN", "ids_of", "most_common", "read_vectors", "words_of"]
 
 PADDING = 0
 UNKNOWN = 1
@@ -24,12 +24,12 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def words_of(text: str) -> list[str]:
-    """Split a text into lower-case words; breaks of lines in HTML are none."""
+    """Split a text into lower-case words; HTML line breaks are dropped."""
     return _WORD.findall(text.lower().replace("<br />", " "))
 
 
-def commonest(texts: Iterable[Sequence[str]], count: int) -> dict[str, int]:
-    """Give the commonest words, each with an id; of words as common, the first by alphabet."""
+def most_common(texts: Iterable[Sequence[str]], count: int) -> dict[str, int]:
+    """Return the most common words, each with an id; ties are broken alphabetically."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -40,7 +40,7 @@ def commonest(texts: Iterable[Sequence[str]], count: int) -> dict[str, int]:
 def ids_of(texts: Sequence[Sequence[str]], known: Mapping[str, int], length: int) -> Tensor:
     """Turn texts into ids (n, length), int32.
 
-    Long texts lose their beginning, for opinions come at the end. Short ones are padded at the
+    Long texts lose their beginning, because opinions come at the end. Short ones are padded at the
     front, so that a recurrent net's last state is that of the last word.
     """
     ids = np.full((len(texts), length), PADDING, np.int32)
@@ -57,16 +57,16 @@ def read_vectors(path: Path, known: Mapping[str, int]) -> Tensor:
     Parameters
     ----------
     path
-        A file in word2vec's text form: a line ``count size``, then a line a word: the word and
-        its `size` numbers, with spaces between.
+        A file in word2vec's text format: a line ``count size``, then one line per word: the word
+        and its `size` numbers, separated by spaces.
     known
         Words with their ids.
 
     Returns
     -------
     Tensor
-        (ids, size): one row an id; zeros for padding, the unknown, and words that the file has
-        not.
+        (ids, size): one row per id; zeros for padding, unknown words, and words that are not in the
+        file.
 
     Raises
     ------
@@ -82,7 +82,9 @@ def read_vectors(path: Path, known: Mapping[str, int]) -> Tensor:
             for lines, line in enumerate(file, start=1):
                 word, _, numbers = line.rstrip(b" \r\n").partition(b" ")
                 if numbers.count(b" ") != size - 1:
-                    raise InputError(f"{path}, line {lines + 1}: a word and {size} numbers belong")
+                    raise InputError(
+                        f"{path}, line {lines + 1}: expected a word and {size} numbers"
+                    )
                 text = word.decode("utf-8", "replace")
                 if text in known and text not in found:
                     vectors[known[text]] = _numbers(path, lines + 1, numbers)
@@ -90,9 +92,9 @@ def read_vectors(path: Path, known: Mapping[str, int]) -> Tensor:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     if lines != count:
-        raise InputError(f"{path} is damaged: its head says {count:,} words, it has {lines:,}")
+        raise InputError(f"{path} is damaged: its header says {count:,} words, it has {lines:,}")
     if not found:
-        raise InputError(f"{path} has none of the {len(known):,} words that vectors are needed of")
+        raise InputError(f"{path} has none of the {len(known):,} words that need vectors")
     return torch.from_numpy(vectors)
 
 
@@ -100,8 +102,8 @@ def _head(path: Path, line: bytes) -> tuple[int, int]:
     parts = line.split()
     if len(parts) != 2 or not all(part.isdigit() and len(part) < 10 for part in parts):
         raise InputError(
-            f"{path}: the first line must be `count size`, such as `25000 300` (files of GloVe "
-            "lack it: put it there)"
+            f"{path}: the first line must be `count size`, such as `25000 300` (GloVe's "
+            "files lack it: add it)"
         )
     count, size = map(int, parts)
     if not 0 < size <= 10_000:
@@ -111,7 +113,7 @@ def _head(path: Path, line: bytes) -> tuple[int, int]:
 
 def _numbers(path: Path, line: int, text: bytes) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     try:
-        with np.errstate(over="ignore"):  # what is too large is told below
+        with np.errstate(over="ignore"):  # what is too large is reported below
             found = np.array(text.split(b" "), dtype=np.float32)
     except ValueError as error:
         raise InputError(f"{path}, line {line}: {error}") from error

@@ -23,7 +23,7 @@ _CLASSES = 200
 _SIDE = 64
 _TRAIN, _VAL = 100_000, 10_000
 _WAY = 1
-"""Counts the ways of preparing; a new one must not find files of an old one."""
+"""Version of the preparation; a new one must not find files of an old one."""
 
 
 class TinyImagenet(ResNetTask):
@@ -70,7 +70,7 @@ class TinyImagenet(ResNetTask):
         ]
 
     def _classes(self, wnids: Path) -> dict[str, int]:
-        # By name, as folders are sorted: the order of the file says nothing.
+        # By name, as folders are sorted: the order in the file means nothing.
         names = sorted(set(_lines(wnids)))
         if len(names) != _CLASSES:
             raise InputError(
@@ -95,8 +95,8 @@ class TinyImagenet(ResNetTask):
             parts = line.split("\t")
             if len(parts) < 2 or parts[1] not in classes:
                 raise InputError(
-                    f"{self.name}: {annotations}, line {number}: a file and one of the classes of "
-                    "wnids.txt belong there, with tabs between"
+                    f"{self.name}: {annotations}, line {number}: expected a file and one of the "
+                    "classes of wnids.txt, separated by tabs"
                 )
             labels[parts[0]] = classes[parts[1]]
         files = files_in(folder, ".JPEG")

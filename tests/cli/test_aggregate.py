@@ -538,7 +538,7 @@ def test_nonsense_for_a_parameter_is_refused(
 
 
 def test_client_models_need_a_global_one(refusal: Refusal) -> None:
-    assert "give --global FILE, or --updates" in refusal("aggregate", *FILES[:3], "-o", NEXT)
+    assert "add --global FILE, or --updates" in refusal("aggregate", *FILES[:3], "-o", NEXT)
 
 
 @pytest.mark.parametrize("sent", [(), ("--updates",)], ids=["models", "updates"])
@@ -655,7 +655,7 @@ def test_without_an_output_nothing_is_written(folder: Path) -> None:
     before = contents(folder)
     result = run(*FROM_BASE, *FILES[:4])
     assert result.exit_code == 0
-    assert "nothing written: give -o FILE for the next model" in result.stderr
+    assert "nothing written: -o FILE writes the next model" in result.stderr
     assert contents(folder) == before
 
 
@@ -670,7 +670,7 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130
-    said = "fedimmune: stopped; no file is half-written, and the same command begins anew"
+    said = "fedimmune: stopped; no file is half-written, and the same command starts over"
     assert capsys.readouterr().err.strip() == said
 
 

@@ -234,7 +234,7 @@ Refused = Callable[..., str]
 def test_what_cannot_be_looked_at(defense: Path, tmp_path: Path, refused: Refused) -> None:
     assert "does not exist" in refused("inspect", tmp_path / "nowhere")
     assert "no scenario.toml" in refused("inspect", tmp_path)
-    assert "is no run" in refused("inspect", defense, "--round", "1")
+    assert "is not a run" in refused("inspect", defense, "--round", "1")
     make_run(tmp_path / "begun", played=0)
     assert "no round of" in refused("inspect", tmp_path / "begun")
     (tmp_path / "text").write_text("text")

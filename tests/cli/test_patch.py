@@ -183,5 +183,5 @@ def test_the_parent_is_not_written_over(refused: Callable[..., str], folder: Pat
     (folder / "link").symlink_to("old.defense")
     for name in ("old.defense", "./old.defense", "link", str(folder / "old.defense")):
         said = refused("patch", "old.defense", "--with", "new", "-o", name, "--force")
-        assert "give another name" in said
+        assert "choose another name" in said
     assert "no folder" in refused("patch", "old.defense", "--with", "new", "-o", "nowhere/x")

@@ -51,7 +51,7 @@ def test_a_simulation_goes_on_after_its_last_round(tmp_path: Path) -> None:
     assert left == []
     (run,) = (tmp_path / "runs").iterdir()
     found = re.fullmatch(
-        r"fedimmune: stopped; the same command goes on after round (\d+) \((.+)\)", said
+        r"fedimmune: stopped; the same command resumes after round (\d+) \((.+)\)", said
     )
     assert found
     assert found[2] == f"runs/{run.name}"
@@ -87,7 +87,7 @@ def test_rehearsals_that_are_recorded_are_kept(tmp_path: Path) -> None:
     kept = len(list(folder.glob("*.recording")))
     assert said == (
         f"fedimmune: stopped; {kept} of 500 rehearsals are recorded, "
-        "and the same command goes on with the others"
+        "and the same command resumes with the others"
     )
     assert half_written(tmp_path) == []
 
@@ -114,7 +114,7 @@ def test_whatever_becomes_of_a_signal_it_is_a_stop(
         main()
     assert stop.value.code == 143
     said = capsys.readouterr().err
-    assert said.startswith("fedimmune: stopped; the same command begins anew (runs/digits-")
+    assert said.startswith("fedimmune: stopped; the same command starts over (runs/digits-")
     assert len(said.splitlines()) == 1
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
@@ -128,7 +128,7 @@ def test_ctrl_c_on_a_terminal_gives_the_cursor_back(tmp_path: Path) -> None:
     assert code == 130
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     last = bare(shown).strip().splitlines()[-1]
-    assert re.match(r"fedimmune: stopped; the same command goes on after round \d+ \(", last)
+    assert re.match(r"fedimmune: stopped; the same command resumes after round \d+ \(", last)
     assert "Traceback" not in shown
 
 
@@ -137,6 +137,6 @@ def test_a_demo_goes_on_from_there(tmp_path: Path) -> None:
     wait_until(lambda: any((tmp_path / "story").rglob("*.recording")), "something is recorded")
     said, left = stopped(process, signal.SIGINT)
     assert process.returncode == 130
-    assert said == "fedimmune: stopped; the same command goes on from there (story)"
+    assert said == "fedimmune: stopped; the same command resumes from there (story)"
     assert left == []
     assert half_written(tmp_path) == []

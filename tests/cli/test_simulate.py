@@ -63,9 +63,9 @@ def test_a_finished_run_is_shown_again_unless_forced() -> None:
     first = call(*QUICK, "--json").stdout
     again = call(*QUICK, "--json")
     assert again.stdout == first, "even the seconds: nothing was run"
-    assert "finished before" in again.stderr
+    assert "finished earlier" in again.stderr
     forced = call(*QUICK, "--json", "--force")
-    assert "finished before" not in forced.stderr
+    assert "finished earlier" not in forced.stderr
 
     def bare(text: str) -> list[dict[str, Any]]:
         return [{**json.loads(line), "seconds": None} for line in text.splitlines()]

@@ -158,7 +158,7 @@ def test_points_that_are_searched_are_kept_when_it_is_stopped(folder: Path) -> N
     assert 0 < done < 40
     assert said == (
         f"fedimmune: stopped; {done} of 40 points are searched, "
-        "and the same command goes on with the others"
+        "and the same command resumes with the others"
     )
     assert half_written(folder) == []
     assert not (folder / "x.defense").exists()

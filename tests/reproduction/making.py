@@ -142,8 +142,8 @@ def rows_of(experiment: str) -> st.SearchStrategy[list[Row]]:
     )
 
 
-def any_rows(text: st.SearchStrategy[str]) -> st.SearchStrategy[list[Row]]:
-    """Rows that may say anything, no two of which are the same run."""
+def any_rows(text: st.SearchStrategy[str], most: int = 12) -> st.SearchStrategy[list[Row]]:
+    """Up to `most` rows that may say anything, no two of which are the same run."""
     words = st.one_of(text, st.sampled_from(["none", "backdoor", "omniscient", "mean", "adaptive"]))
     row = st.builds(
         Row,
@@ -164,7 +164,7 @@ def any_rows(text: st.SearchStrategy[str]) -> st.SearchStrategy[list[Row]]:
         honest_accused=st.none() | _SHARES,
         run=text,
     )
-    return st.lists(row, max_size=12).map(_without_repeats)
+    return st.lists(row, max_size=most).map(_without_repeats)
 
 
 def _without_repeats(rows: Iterable[Row]) -> list[Row]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from reproduction import results
 from reproduction.cli import main
 from reproduction.studies import EXPERIMENTS
 
@@ -44,6 +45,19 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         return printed.err
 
     return attempt
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write figures as their descriptions: rendering takes most of the time, and other tests do."""
+
+    def save(chart: Any, stem: Path) -> list[Path]:
+        files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
+        for file in files:
+            file.write_text(chart.to_json(), encoding="utf-8")
+        return files
+
+    monkeypatch.setattr(results, "save", save)
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +88,10 @@ def test_from_nothing_to_table_and_figure(
     assert code == 0
     assert found["failed"] == {}
     assert found["done"] == 4 * 2 + 2 + 6
-    results = shared / "results" / "smoke"
-    assert all((results / f"mnist-backdoor{ending}").stat().st_size for ending in ENDINGS)
+    there = shared / "results" / "smoke"
+    assert all((there / f"mnist-backdoor{ending}").stat().st_size for ending in ENDINGS)
     assert sorted(file.suffix for file in place.iterdir()) == [".csv", ".md", ".png"]
-    facts = json.loads((results / "mnist-backdoor.json").read_text())
+    facts = json.loads((there / "mnist-backdoor.json").read_text())
     assert len(facts["scenarios"]) == 8
     assert facts["jobs"] == {"done": 8, "of": 8}
     assert facts["command"] == "python -m reproduction mnist-backdoor --scale smoke --seeds 2"
@@ -117,6 +131,7 @@ def test_the_table_is_what_the_runs_say(shared: Path) -> None:
     assert {rule: sorted(found) for rule, found in told.items()} == by_rule
 
 
+@pytest.mark.usefixtures("sketched")
 def test_jobs_are_shared_and_never_done_twice(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +149,7 @@ def test_jobs_are_shared_and_never_done_twice(
     assert made(shared) == after
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_failed_job_is_reported_and_stops_nothing_else(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +246,7 @@ def test_dry_run_and_list_do_nothing(
 IDS = list(EXPERIMENTS)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_no_run_shows_what_is_there_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +268,7 @@ def test_no_run_shows_what_is_there_and_runs_nothing(
     assert (row["rule"], row["attackers"]) == ("mean", "4")
 
 
+@pytest.mark.usefixtures("sketched")
 def test_what_several_folders_measured_is_published_as_one_table(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -345,6 +363,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     assert [file.name for file in tmp_path.rglob("*")] == ["file"]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_what_is_damaged_is_made_again_or_named(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +398,7 @@ def test_what_is_damaged_is_made_again_or_named(
     assert all("Remove it, and it is made again" in why for why in found["failed"].values())
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_folder_that_was_moved_has_the_same_runs(
     shared: Path,
     tmp_path: Path,
@@ -420,11 +440,11 @@ def test_every_experiment_at_smoke_scale(
     (answer,) = found["experiments"]
     assert answer["done"] == answer["of"]
     assert not found.get("failed")
-    results = shared / "results" / "smoke"
-    assert all((results / f"{name}{ending}").stat().st_size for ending in ENDINGS)
-    page = (results / f"{name}.md").read_text()
-    pictures = [results / f"{name}.png", *results.glob(f"{name}-*.png")]
+    there = shared / "results" / "smoke"
+    assert all((there / f"{name}{ending}").stat().st_size for ending in ENDINGS)
+    page = (there / f"{name}.md").read_text()
+    pictures = [there / f"{name}.png", *there.glob(f"{name}-*.png")]
     assert all(f"]({picture.name})" in page for picture in pictures)
     assert "Not finished" not in page
-    with (results / f"{name}.csv").open() as file:
+    with (there / f"{name}.csv").open() as file:
         assert list(csv.DictReader(file))

@@ -68,7 +68,7 @@ def test_pixels_are_where_the_file_has_them(tmp_path: Path) -> None:
         ({"labels": np.arange(10) + 1}, "a label 10"),
         ({"labels": None}, "no list 'labels'"),
         ({"labels": [0] * 10}, "no sample of classes 1, 2"),
-        ({"data": None}, "no 'data' of bytes, 3072 an image"),
+        ({"data": None}, "no 'data' of bytes, 3072 per image"),
         ({"data": [[0] * 3072] * 10}, "no 'data' of bytes"),
         ({"data": np.zeros((10, 3072), np.int64)}, "no 'data' of bytes"),
         ({"data": np.zeros((10, 3071), np.uint8)}, "no 'data' of bytes"),

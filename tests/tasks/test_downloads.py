@@ -70,7 +70,7 @@ def test_a_file_is_downloaded_once(site: tuple[str, Path], tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("file.gz", "another checksum than the published 0000"), ("absent", "404 File not found")],
+    [("file.gz", "not have the published checksum 0000"), ("absent", "404 File not found")],
 )
 def test_nothing_is_left_of_a_failure(
     site: tuple[str, Path], tmp_path: Path, name: str, problem: str

@@ -43,9 +43,9 @@ def test_every_cut_is_noticed(
     [
         (idx(IMAGES) + b"\0", "too long"),
         (idx(IMAGES)[:8] + b"\xff\xff\xff\xff" * 2 + b"\0" * 24, "cut short"),
-        (bytes((0, 0, 0x0D, 3)) + idx(IMAGES)[4:], "no IDX file of bytes in 3 dimensions"),
-        (idx(IMAGES[0]), "no IDX file of bytes in 3 dimensions"),
-        (b"<html>not found</html>", "no IDX file"),
+        (bytes((0, 0, 0x0D, 3)) + idx(IMAGES)[4:], "not an IDX file of 3 dimensions of bytes"),
+        (idx(IMAGES[0]), "not an IDX file of 3 dimensions of bytes"),
+        (b"<html>not found</html>", "not an IDX file"),
         (b"", "begins with nothing"),
     ],
 )

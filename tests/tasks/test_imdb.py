@@ -11,7 +11,7 @@ from fedimmune.tasks.archives import Archive
 from fedimmune.tasks.imdb import Imdb
 from fedimmune.tasks.models import gru
 from fedimmune.tasks.models.gru import WordGRU
-from fedimmune.tasks.text import commonest, ids_of, read_vectors, words_of
+from fedimmune.tasks.text import ids_of, most_common, read_vectors, words_of
 from tests.tasks.making import NOWHERE, imdb_folder, vectors_file
 from tests.tasks.training import learns
 
@@ -24,10 +24,10 @@ def test_words() -> None:
     assert words_of("<br />!") == []
 
 
-def test_the_commonest_words_get_ids() -> None:
+def test_the_most_common_words_get_ids() -> None:
     texts = [["b", "a", "c"], ["c", "d"], ["c", "b"]]
-    assert commonest(texts, 3) == {"c": 2, "b": 3, "a": 4}
-    assert commonest(texts, 9) == {"c": 2, "b": 3, "a": 4, "d": 5}
+    assert most_common(texts, 3) == {"c": 2, "b": 3, "a": 4}
+    assert most_common(texts, 9) == {"c": 2, "b": 3, "a": 4, "d": 5}
 
 
 def test_ids_are_padded_in_front_and_keep_the_end() -> None:
@@ -52,17 +52,17 @@ def test_vectors_of_known_words(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         ("", "first line must be `count size`"),
-        ("film 1 2\n", "files of GloVe lack it"),
+        ("film 1 2\n", "GloVe's files lack it"),
         ("one 2\nfilm 1 2\n", "first line"),
         ("1 -2\nfilm 1 2\n", "first line"),
         ("1 0\nfilm\n", "vectors have 0 numbers"),
         ("1 999999999\nfilm 1\n", "vectors have 999,999,999 numbers"),
         ("1 9999999999999\nfilm 1\n", "first line"),
-        ("3 2\nfilm 1 2\nshort 1 2\n", "head says 3 words, it has 2"),
-        ("1 2\nfilm 1 2\nshort 1 2\n", "head says 1 words, it has 2"),
-        ("2 2\nfilm 1 2\nshort 1\n", "line 3: a word and 2 numbers"),
-        ("2 2\nfilm 1 2\nshort 1 2 3\n", "line 3: a word and 2 numbers"),
-        ("2 2\nfilm 1 2\n\n", "line 3: a word and 2 numbers"),
+        ("3 2\nfilm 1 2\nshort 1 2\n", "header says 3 words, it has 2"),
+        ("1 2\nfilm 1 2\nshort 1 2\n", "header says 1 words, it has 2"),
+        ("2 2\nfilm 1 2\nshort 1\n", "line 3: expected a word and 2 numbers"),
+        ("2 2\nfilm 1 2\nshort 1 2 3\n", "line 3: expected a word and 2 numbers"),
+        ("2 2\nfilm 1 2\n\n", "line 3: expected a word and 2 numbers"),
         ("1 2\nfilm 1 x\n", "line 2: could not convert"),
         ("1 2\nfilm 1 nan\n", "line 2: a number is not finite"),
         ("1 2\nfilm 1 1e99\n", "line 2: a number is not finite"),
@@ -218,7 +218,7 @@ def test_which_vectors(tmp_path: Path) -> None:
     vectors_file(tmp_path / "two.vec", size=5)
     (tmp_path / "elsewhere").mkdir()
     other = vectors_file(tmp_path / "elsewhere" / "three.vec", size=7)
-    with pytest.raises(InputError, match=r"several .*: one\.vec, two\.vec\. Say which"):
+    with pytest.raises(InputError, match=r"several .*: one\.vec, two\.vec\. Choose one"):
         Imdb().load(tmp_path)
     for vectors, size in (("two.vec", 5), (str(other), 7), (str(tmp_path / "one.vec"), 3)):
         data = tasks.get("imdb", vectors=vectors).load(tmp_path)

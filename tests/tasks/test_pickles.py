@@ -160,15 +160,15 @@ def test_nothing_is_called(tmp_path: Path, function: str, where: str, protocol: 
         (b"\x80\x02Pname\n.", "persistent"),
         (b"\x80\x02\x82\x01.", "extension code"),
         (b"\x80\x05\x97.", "buffer"),
-        (b"\x80\x02]r\xff\xff\xff\x0f.", "numbers a note"),  # room for 2³² notes
-        (b"]p4000000000\n.", "numbers a note"),
-        (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\x00\x00.", "no pickle"),  # 2⁴⁸ bytes
-        (b"\x80\x05\x96\xff\xff\xff\xff\x0f\x00\x00\x00.", "no pickle"),
+        (b"\x80\x02]r\xff\xff\xff\x0f.", "numbers a memo"),  # room for 2³² notes
+        (b"]p4000000000\n.", "numbers a memo"),
+        (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\x00\x00.", "not a pickle"),  # 2⁴⁸ bytes
+        (b"\x80\x05\x96\xff\xff\xff\xff\x0f\x00\x00\x00.", "not a pickle"),
         (b"\x80\x02]q\x01.", "holds a list"),
         (b"\x80\x02}K\x01K\x02s.", "has int where text belongs"),
-        (b"\x80\x63}.", "no pickle"),
-        (b"", "no pickle"),
-        (b"<html>not found</html>", "no pickle"),
+        (b"\x80\x63}.", "not a pickle"),
+        (b"", "not a pickle"),
+        (b"<html>not found</html>", "not a pickle"),
     ],
 )
 def test_hand_made_pickles_are_refused(tmp_path: Path, steps: bytes, problem: str) -> None:

@@ -171,4 +171,4 @@ def test_where_nothing_can_be_written_it_is_made_each_time(
         assert found.file is None
         assert same(found, small(float(time)))
     assert make.times == 2
-    assert "set: cannot be kept" in caplog.text
+    assert "set: cannot be saved" in caplog.text

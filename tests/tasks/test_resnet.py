@@ -189,8 +189,8 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").touch()
     for name, problem in {
         "hostile.pth": "cannot be read as a state dict",
-        "list.pth": "no state dict of tensors by name",
-        "checkpoint.pth": "no state dict of tensors by name",
+        "list.pth": "not hold a state dict of tensors by name",
+        "checkpoint.pth": "not hold a state dict of tensors by name",
         "cut.pth": "cannot be read as a state dict",
         "text.pth": "cannot be read as a state dict",
         "empty.pth": "cannot be read as a state dict",
@@ -198,7 +198,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
         "absent.pth": "no such file",
         "text.safetensors": "cannot be read as safetensors",
         "absent.safetensors": "no such file",
-        "weights.bin": r"files \.safetensors, \.pth, \.pt",
+        "weights.bin": r"ends in \.safetensors, \.pth, \.pt",
     }.items():
         with pytest.raises(InputError, match=problem) as caught:
             loaded(tmp_path / name)

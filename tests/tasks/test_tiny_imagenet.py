@@ -68,8 +68,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
     rows = (val / "val_annotations.txt").read_text().splitlines()
     for changed, words in (
-        (["val_0.JPEG", *rows[1:]], "line 1: a file and one of the classes"),
-        (["val_0.JPEG\tn99999999", *rows[1:]], "line 1: a file and one of the classes"),
+        (["val_0.JPEG", *rows[1:]], "line 1: expected a file and one of the classes"),
+        (["val_0.JPEG\tn99999999", *rows[1:]], "line 1: expected a file and one of the classes"),
         (rows[1:], "does not say what"),
         (["val_0.JPEG\tn00000001", *rows[1:]], "no sample of class 0"),
     ):

@@ -1,7 +1,7 @@
-"""A recurrent net over words (Cho et al., 2014), whose word vectors are given and stay as they are.
+"""A recurrent net (Cho et al., 2014) over word vectors that are given and not trained.
 
-The vectors are data, not weights: clients have them already, so they are no part of the state
-dict and are neither trained nor sent.
+The vectors are data, not weights: clients have them already, so they are not in the state dict and
+are neither trained nor sent.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ __all__ = ["WordGRU"]
 _STRETCH = 25
 _NOTHING = 1e-26
 _LOWEST = -1.0
-"""Below which no part of a state goes."""
+"""No part of a state is lower."""
 
 
 class WordGRU(nn.Module):
     """Words to vectors, a gated recurrent unit over them, and a linear layer on its states.
 
-    Each part of the state is taken where it is highest along the text: what was read at its
-    beginning counts as much as what was read last, and is learned as quickly.
+    Each part of the state is taken where it is highest along the text: its beginning counts as much
+    as its end, and is learned as quickly.
 
     Parameters
     ----------
     vectors
-        One a word, (words, size); word 0 fills up short texts and is passed over.
+        One per word, (words, size); word 0 pads short texts and is skipped.
     hidden
         Size of the state.
     classes
-        How many there are.
+        Number of classes.
     """
 
     vectors: Tensor
@@ -57,9 +57,9 @@ class WordGRU(nn.Module):
 
 
 def _without_traces(gradient: Tensor) -> Tensor:
-    """Set what is next to nothing to zero.
+    """Set tiny gradients to zero.
 
-    In a net that forgets, the gradient shrinks with every word that it goes back, into numbers so
+    In a net that forgets, the gradient shrinks with every word that it goes back, to numbers so
     small that processors take ten times as long over them, to no effect.
     """
     return torch.where(gradient.abs() < _NOTHING, 0.0, gradient)

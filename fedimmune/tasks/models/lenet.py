@@ -1,4 +1,4 @@
-"""LeNet as the paper has it, after LeCun et al. (1998), "Gradient-based learning"."""
+"""LeNet as in the paper, after LeCun et al. (1998), "Gradient-based learning"."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ __all__ = ["LeNet"]
 
 
 class LeNet(nn.Module):
-    """Two convolutions and three linear layers for gray 32×32 images.
-
-    Parameters
-    ----------
-    classes
-        How many there are.
-    """
+    """Two convolutions and three linear layers for gray 32×32 images."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -27,7 +21,7 @@ class LeNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images to logits."""
-        # Pooling first gives the same and leaves a quarter of the values to cut at zero.
+        # Pooling first gives the same result and leaves a quarter of the values for ReLU.
         found = relu(max_pool2d(self.conv1(images), 2))
         found = relu(max_pool2d(self.conv2(found), 2))
         found = relu(self.fc2(relu(self.fc1(found.flatten(1)))))

@@ -1,4 +1,4 @@
-"""Public weights into a net: all layers, or all but the classifier where classes differ."""
+"""ResNet-18 (He et al., 2016), and public weights for it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from fedimmune.io import load_mapped
 __all__ = ["STEMS", "ResNet18", "load_weights"]
 
 _SUFFIXES = (".safetensors", ".pth", ".pt")
+_UNREADABLE = (
+    *(OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile),
+)
 
 
 def load_weights(net: nn.Module, path: Path, classifier: str, advice: str) -> None:
@@ -24,14 +28,13 @@ def load_weights(net: nn.Module, path: Path, classifier: str, advice: str) -> No
     Parameters
     ----------
     net
-        Changed in place, all of it or, where an error is raised, nothing.
+        Changed in place, unless an error is raised.
     path
         A file .safetensors, or .pth as PyTorch writes state dicts.
     classifier
-        The layer that is left as it is where its shape in the file is another one, or where the
-        file has none.
+        The layer that is left as it is if the file has none, or one of another shape.
     advice
-        What to do where the other layers do not fit.
+        What to do if other layers do not fit.
 
     Raises
     ------
@@ -69,7 +72,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise InputError(f"cannot be read: no such file ({path})")
     if path.suffix not in _SUFFIXES:
-        raise InputError(f"{path}: weights come in files {', '.join(_SUFFIXES)}")
+        raise InputError(f"{path}: expected a file that ends in {', '.join(_SUFFIXES)}")
     if path.suffix == ".safetensors":
         return load_mapped(path)
     try:
@@ -77,24 +80,16 @@ def _read(path: Path) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise InputError(f"cannot be read: no such file ({path})") from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from error
-    except (pickle.UnpicklingError, zipfile.BadZipFile, AttributeError, IndexError) as error:
-        raise _unreadable(path, error) from error
+    except _UNREADABLE as error:
+        lines = str(error).strip().splitlines() or [repr(error)]
+        raise InputError(f"{path} cannot be read as a state dict of tensors: {lines[0]}") from error
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
     ):
         raise InputError(
-            f"{path} holds no state dict of tensors by name: save `model.state_dict()` there"
+            f"{path} does not hold a state dict of tensors by name: save `model.state_dict()` there"
         )
     return dict(found)
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    lines = str(error).strip().splitlines()
-    return InputError(
-        f"{path} cannot be read as a state dict of tensors: {lines[0] if lines else repr(error)}"
-    )
 
 
 STEMS = ("imagenet", "cifar")
@@ -102,17 +97,17 @@ STEMS = ("imagenet", "cifar")
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks of two convolutions, each block with a way around it.
+    """Four stages of two blocks of two convolutions, each block with a shortcut.
 
     Parameters
     ----------
     classes
-        How many there are.
+        Number of classes.
     width
         Channels of the first stage; each further one has twice as many.
     stem
-        "imagenet": a convolution of 7×7 that halves the image, and a pool that halves it again.
-        "cifar": a convolution of 3×3.
+        "imagenet": a 7×7 convolution that halves the image, and a pool that halves it again.
+        "cifar": a 3×3 convolution.
     """
 
     def __init__(self, classes: int = 1000, width: int = 64, stem: str = "imagenet") -> None:
@@ -147,7 +142,7 @@ def _stage(channels: int, wider: int, stride: int) -> nn.Sequential:
 
 
 class _Block(nn.Module):
-    """Two convolutions, and what came in added to what comes out."""
+    """Two convolutions, and the input added to their output."""
 
     def __init__(self, channels: int, wider: int, stride: int) -> None:
         super().__init__()
@@ -155,7 +150,7 @@ class _Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(wider)
         self.conv2 = nn.Conv2d(wider, wider, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(wider)
-        # What came in must have the shape of what comes out to be added to it.
+        # The input must have the output's shape to be added to it.
         self.downsample = (
             None
             if stride == 1
