@@ -77,7 +77,9 @@ def draw_story(records: Records, output: Path) -> None:
         f"{floor:.0%} without any backdoor: that share of",
         "images shows the attackers' digit",
     ]
-    anyway = alt.Chart(pd.DataFrame({"round": [rounds["round"].max()], "asr": [floor + 0.25]}))
+    anyway = alt.Chart(
+        pd.DataFrame({"round": [rounds["round"].max()], "asr": [min(0.9, floor + 0.25)]})
+    )
     anyway = anyway.mark_text(align="right", color=_QUIET, fontSize=10, text=words)
     success = _lines(
         rounds, "asr", "Does the backdoor work?", "attacked images classified as wanted"

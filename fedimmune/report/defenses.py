@@ -98,7 +98,7 @@ def _figure(value: Any, kind: str) -> Cell:
 def _curve(file: Path) -> tuple[Figure | None, list[str]]:
     place = file.with_name(f"{file.name}.curve.csv")
     if not place.exists():
-        return None, [f"It has no learning curve: there is no {place.name} next to it."]
+        return None, [f"Its learning curve is missing: there is no {place.name} next to it."]
     try:
         found = pd.read_csv(io.BytesIO(read_bytes(place, 16 * MIB)))
         losses = found[["training", "validation"]].astype(float)
