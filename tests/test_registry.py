@@ -198,7 +198,7 @@ def test_a_rule_and_an_attack_of_ones_own_are_played_like_any_other(own: str) ->
         ("nowhere_at_all:Mine", "cannot import 'nowhere_at_all'"),
         ("broken_by_me:Mine", "ZeroDivisionError"),
         ("of_my_own:Yours", "has no 'Yours'"),
-        ("of_my_own:Theirs", "no subclass of fedimmune.rules.Rule"),
+        ("of_my_own:Theirs", "not a subclass of fedimmune.rules.Rule"),
         ("of_my_own:Greedy", "'much' needs a default"),
         ("of_my_own:Unfinished", "abstract: it lacks weigh"),
         ("minee", "of your own, module:Class"),

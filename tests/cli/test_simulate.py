@@ -124,7 +124,7 @@ def test_a_scenario_file(folder: Path) -> None:
         (("--rounds", "0"), "rounds: it should be greater than or equal to 1"),
         (("nowhere.toml",), "cannot read nowhere.toml"),
         (("--task", "nowhere:Thing"), "cannot import 'nowhere'"),
-        (("--task", "json:JSONDecoder"), "no subclass of fedimmune.tasks.Task"),
+        (("--task", "json:JSONDecoder"), "not a subclass of fedimmune.tasks.Task"),
         (("--rule", "krum", "--clients", "2"), "krum needs at least 3 clients"),
         (("--set", "device=cuda:99"), "cannot compute on device 'cuda:99'"),
         (("--set", "anchor=899"), "none would be left to test on"),
@@ -291,7 +291,7 @@ class TooManyOutputs(Sound):
     [
         ("NoRecipe", "needs a `recipe`, a fedimmune.TrainingConfig"),
         ("NoDefault", "parameter 'size' needs a default"),
-        ("Forgetful", "has to keep its parameter 'size'"),
+        ("Forgetful", "has to store its parameter 'size'"),
         ("Complicated", "size must be a number"),
         ("Raising", "cannot be made: RuntimeError: not today"),
         ("NoData", "load must give fedimmune.Data, not NoneType"),
