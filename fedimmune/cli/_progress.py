@@ -167,7 +167,8 @@ class Display(Observer):
         return self._scenario.clients <= _STRIP and self._weighs
 
     def _line(self, record: RoundRecord) -> Text:
-        line = Text(f"{record.round:>4}/{self._scenario.rounds:<4} {record.accuracy:6.1%}")
+        line = Text(f"{record.round:>4}/{self._scenario.rounds:<4} ")
+        line.append("     –" if record.accuracy is None else f"{record.accuracy:6.1%}")
         if self._has_target:
             style = "red" if (record.asr or 0) > 0.5 else ""
             line.append(f"  {share(record.asr):>6}", style)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import count, islice
 from math import isfinite
 from typing import Self
 
@@ -164,25 +165,26 @@ def train_client(
             optimizer.state[weight][_MOMENTUM] = torch.empty_like(weight).copy_(momentum[name])
     model.train()
     with seeded(scenario.seed, "training", round_number, client):
-        for _ in range(scenario.local_epochs):
-            for batch in batches(indices, scenario.batch, random):
-                inputs = samples.inputs.index_select(0, batch)
-                labels = samples.labels.index_select(0, batch)
-                inputs = task.augment(inputs)
-                if on_batch is not None:
-                    inputs, labels = on_batch(inputs, labels, context)
-                optimizer.zero_grad()
-                loss = task.loss(model(inputs.to(device)), labels.to(device))
-                if on_loss is not None:
-                    loss = on_loss(loss, model, context)
-                loss.backward()
-                if on_step is not None:
-                    with torch.no_grad():
-                        on_step(model, before)
-                optimizer.step()
-                if on_step is not None:
-                    with torch.no_grad():
-                        on_step(model, after)
+        epochs = count() if scenario.local_steps else range(scenario.local_epochs)
+        drawn = (batch for _ in epochs for batch in batches(indices, scenario.batch, random))
+        for batch in islice(drawn, scenario.local_steps):
+            inputs = samples.inputs.index_select(0, batch)
+            labels = samples.labels.index_select(0, batch)
+            inputs = task.augment(inputs)
+            if on_batch is not None:
+                inputs, labels = on_batch(inputs, labels, context)
+            optimizer.zero_grad()
+            loss = task.loss(model(inputs.to(device)), labels.to(device))
+            if on_loss is not None:
+                loss = on_loss(loss, model, context)
+            loss.backward()
+            if on_step is not None:
+                with torch.no_grad():
+                    on_step(model, before)
+            optimizer.step()
+            if on_step is not None:
+                with torch.no_grad():
+                    on_step(model, after)
     if momentum is not None:
         for name, weight in model.named_parameters():
             momentum[name].copy_(optimizer.state[weight][_MOMENTUM])

@@ -16,7 +16,7 @@ from fedimmune.kernels import num_threads
 from fedimmune.rules import Rule
 from fedimmune.runs.folder import Checkpoint, RunFolder, finish_round
 from fedimmune.runs.records import RoundRecord, Seconds
-from fedimmune.simulation.federation import Federation, RoundUpdates
+from fedimmune.simulation.federation import SUPPLIED, Federation, RoundUpdates
 from fedimmune.simulation.metrics import detections, distances
 from fedimmune.simulation.scenario import ResolvedScenario, Scenario
 from fedimmune.tasks import data_folder, load_data
@@ -149,7 +149,7 @@ def _rounds(
             data = load_data(task, place)
             federation = stack.enter_context(Federation(scenario, task, data, workers))
             rule = scenario.make_rule(federation.attackers)
-            rule.check_needs({"anchor"})
+            rule.check_needs(SUPPLIED)
             _check_enough(rule, len(federation.participants(1)))
             rule.check_model(federation.trained_layers())
             _check_kept(save_updates, [layer.name for layer in federation.trained_layers()])
@@ -232,7 +232,7 @@ def _run_round(
         sent = federation.train(
             number,
             lambda *done: observer.progress("training", *done),
-            with_anchor="anchor" in rule.needs,
+            needs=rule.needs,
             rule=rule,
         )
     with watch("aggregating"):
@@ -243,22 +243,25 @@ def _run_round(
             **distances(sent.updates, attackers, aggregation),
             **detections(attackers, aggregation),
         }
-    with watch("testing"):
-        counts = federation.test(lambda *done: observer.progress("testing", *done))
-    tested = {
-        "accuracy": counts.accuracy,
-        "loss": counts.mean_loss,
-        "asr": counts.asr,
-        "asr_others": counts.asr_others,
-        "accuracy_without_success": counts.accuracy_without_success,
-    }
+    last = number == federation.scenario.rounds
+    tested: dict[str, float | None] = {}
+    if last or number % federation.scenario.test_every == 0:
+        with watch("testing"):
+            counts = federation.test(lambda *done: observer.progress("testing", *done))
+        tested = {
+            "accuracy": counts.accuracy,
+            "loss": counts.mean_loss,
+            "asr": counts.asr,
+            "asr_others": counts.asr_others,
+            "accuracy_without_success": counts.accuracy_without_success,
+        }
     return finish_round(
         folder,
         rule,
         sent.updates,
         outcome,
         Checkpoint(number, federation.global_model, fingerprint, federation.carried),
-        last=number == federation.scenario.rounds,
+        last=last,
         seconds=Seconds(**watch.seconds),
         metrics=tested | measured,
         failed=sent.failed,

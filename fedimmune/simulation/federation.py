@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedimmune._layers import Kind, Layer, layers_of
 from fedimmune.errors import InputError, ParameterError
@@ -31,12 +31,15 @@ from fedimmune.simulation.workers import (
 from fedimmune.tasks import Data, Task, build_model
 from fedimmune.updates import Updates
 
-__all__ = ["Federation", "RoundUpdates", "check_device", "set_aside"]
+__all__ = ["SUPPLIED", "Federation", "RoundUpdates", "check_device", "set_aside"]
 
 _log = logging.getLogger("fedimmune")
 
 OnDone = Callable[[int, int], None]
 """Called with how many jobs of how many are done."""
+
+SUPPLIED = frozenset({"anchor", "model", "server_loss"})
+"""What a federation can supply besides the updates."""
 
 _FEW_SAMPLES = 100_000
 """Below this many sample visits, starting processes takes longer than the work."""
@@ -95,6 +98,7 @@ class Federation:
         self._setup = Setup(
             scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
         )
+        self._model: nn.Module | None = None
         layout = Layout(first)
         momenta = scenario.clients if scenario.optimizer.carried else 0
         # The last update is the server's; the last of what is carried is the previous model.
@@ -148,7 +152,7 @@ class Federation:
         round_number: int,
         on_done: OnDone,
         *,
-        with_anchor: bool = False,
+        needs: Collection[str] = (),
         rule: Rule | None = None,
     ) -> RoundUpdates:
         """Train the clients of a round, each from the global model.
@@ -159,8 +163,9 @@ class Federation:
             Which round.
         on_done
             Called after each client.
-        with_anchor
-            Also train the server, on its anchor samples, and add its update as the anchor.
+        needs
+            What the rule needs besides the updates: of `SUPPLIED`. For an ``anchor`` the server
+            trains too, on the samples set aside for it; a ``server_loss`` is taken on them.
         rule
             The server's rule, for attacks that know it; they get a copy.
 
@@ -172,8 +177,9 @@ class Federation:
         clients = self.participants(round_number)
         jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
         jobs.sort(key=lambda job: -len(self.parts[job.client]))  # the longest first
-        if with_anchor:
+        if {"anchor", "server_loss"} & set(needs):
             self._require_anchor()
+        if "anchor" in needs:
             jobs.append(TrainJob(round_number, SERVER, len(self._executor.arena.updates) - 1))
         answers = self._do(jobs, on_done)
         problems = {job.client: problem for job, problem in zip(jobs, answers, strict=True)}
@@ -184,8 +190,8 @@ class Federation:
             if client not in failed
         }
         samples = {client: float(len(self.parts[client])) for client in updates}
-        made, problem = Updates.from_states(updates, samples=samples), None
-        if with_anchor:
+        made, problem = self._round(updates, samples, round_number, needs), None
+        if "anchor" in needs:
             problem = problems[SERVER] and f"the server's own training failed: {problems[SERVER]}"
             try:
                 made = made if problem else made.with_anchor(self._executor.arena.updates[-1])
@@ -193,11 +199,41 @@ class Federation:
                 problem = str(error)
         hostile = self._in_concert(made, round_number, rule)
         if hostile:
-            again = Updates.from_states({**updates, **hostile}, samples=samples)
+            again = self._round({**updates, **hostile}, samples, round_number, needs)
             made = replace(again, references=made.references)
         if self._setup.attack.needs_previous_model:
             _copy(self.global_model, self._executor.arena.momenta[-1])
         return RoundUpdates(made, failed, problem)
+
+    def _round(
+        self,
+        updates: Mapping[int, Mapping[str, Tensor]],
+        samples: Mapping[int, float],
+        number: int,
+        needs: Collection[str],
+    ) -> Updates:
+        made = replace(Updates.from_states(updates, samples=samples), round=number)
+        if "model" in needs and len(made):
+            made = made.with_reference("model", self.global_model)
+        return made.with_server_loss(self._server_loss) if "server_loss" in needs else made
+
+    @torch.no_grad()
+    def _server_loss(self, update: Mapping[str, Tensor]) -> float:
+        """Return the loss of the global model moved by an update, on the server's own samples."""
+        if self._model is None:
+            self._model = build_model(self._setup.task, self.data).to(self.scenario.device).eval()
+        moved = {
+            name: tensor + update[name].to(tensor.dtype)
+            for name, tensor in self.global_model.items()
+        }
+        self._model.load_state_dict(moved)
+        samples, task = self.data.server, self._setup.task
+        losses = []
+        for indices in self.anchor.split(PIECE):
+            inputs = samples.inputs.index_select(0, indices).to(self.scenario.device)
+            labels = samples.labels.index_select(0, indices).to(self.scenario.device)
+            losses.append(float(task.loss(self._model(inputs), labels)) * len(indices))
+        return sum(losses) / len(self.anchor)
 
     def _in_concert(
         self, sent: Updates, round_number: int, rule: Rule | None
@@ -207,10 +243,11 @@ class Federation:
         if not attack.overrides("on_round") or self.attackers.isdisjoint(sent.clients):
             return {}
         valid = replace(sent.checked(), rejected={})
-        mine = replace(valid.only(self.attackers), references={})
+        mine = replace(valid.only(self.attackers), references={}, server_loss=None)
         if not len(mine):
             return {}
-        visible = mine if attack.knowledge == "colluders" else replace(valid, references={})
+        blind = replace(valid, references={}, server_loss=None)
+        visible = mine if attack.knowledge == "colluders" else blind
         context = self._setup.context(self.data.spec, self._executor.arena, round_number)
         if attack.knowledge == "defense":
             visible, context = valid, replace(context, rule=deepcopy(rule))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Configurable, Registry
-from fedimmune.validation import check_float, check_int
+from fedimmune.validation import check_float, check_fraction, check_int
 
 __all__ = ["Partition", "available", "find", "get", "register"]
 
@@ -118,6 +118,35 @@ class Iid(Partition):
         return [piece.sort().values for piece in order.tensor_split(clients)]
 
 
+class GammaSimilarity(Partition):
+    """A share of the samples drawn blindly, the rest sorted by label and cut into equal pieces.
+
+    The split of Karimireddy et al. (ICML 2020) and of ByzFL's benchmark.
+
+    Parameters
+    ----------
+    gamma
+        The share that is drawn blindly: 1 is ``iid``, 0 gives each client one or two classes.
+    samples
+        Divide only so many.
+    """
+
+    name = "gamma-similarity"
+    summary = "a share γ drawn blindly, the rest sorted by label; equal sizes"
+    symbols = {"gamma": "γ"}
+
+    def __init__(self, *, gamma: float = 0.5, samples: int | None = None) -> None:
+        super().__init__(samples=samples)
+        self.gamma = check_fraction(self.name, "gamma", gamma)
+
+    def _divide(self, labels: Tensor, clients: int, random: torch.Generator) -> list[Tensor]:
+        order = _shuffled(torch.arange(len(labels)), random)
+        alike = round(self.gamma * len(order))
+        rest = order[alike:][labels[order[alike:]].argsort(stable=True)]
+        pieces = zip(order[:alike].tensor_split(clients), rest.tensor_split(clients), strict=True)
+        return [torch.cat(both).sort().values for both in pieces]
+
+
 class ByLabel(Partition):
     """Sorted by label and cut into shards, a few per client, as in McMahan et al. (2017).
 
@@ -144,7 +173,7 @@ class ByLabel(Partition):
         return [torch.cat([pieces[i] for i in own]).sort().values for own in shards.tolist()]
 
 
-_PARTITIONS: Registry[Partition] = Registry("partition", (Dirichlet, Iid, ByLabel))
+_PARTITIONS: Registry[Partition] = Registry("partition", (Dirichlet, Iid, ByLabel, GammaSimilarity))
 
 register = _PARTITIONS.register
 available = _PARTITIONS.available

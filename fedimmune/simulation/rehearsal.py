@@ -382,7 +382,7 @@ def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
             sent = federation.train(
-                number, lambda *_: None, with_anchor=bool(references), rule=rule
+                number, lambda *_: None, needs={*references, *rule.needs}, rule=rule
             )
             if sent.without_anchor is not None:
                 break  # the attack has made the model diverge: nothing more to learn

@@ -71,6 +71,12 @@ class Scenario(BaseModel):
     rounds, local_epochs, batch, optimizer
         The recipe; by default the task's own (`Task.recipe`), which for the paper's tasks is the
         paper's.
+    local_steps
+        Number of batches that a client trains on in a round, instead of whole epochs: 1 is
+        distributed SGD.
+    test_every
+        Test the global model after every so many rounds, and after the last; in between records
+        have no accuracy.
     anchor
         How many of the server's samples are set aside for an update of its own, the anchor, which
         rules may compare clients with; by default the task's. Models are tested on the others,
@@ -101,6 +107,8 @@ class Scenario(BaseModel):
     rounds: _Count | None = None
     local_epochs: _Count | None = None
     batch: _Count | None = None
+    local_steps: _Count | None = None
+    test_every: _Count = 1
     anchor: _Number | None = None
     optimizer: Optimizer = Optimizer()
     seed: int = Field(1, ge=0, lt=2**63, strict=True)
@@ -260,6 +268,9 @@ class ResolvedScenario(Scenario):
         dumped = self.model_dump()
         for place in rules.find(self.rule.name).places:
             dumped["rule"].pop(place, None)  # a moved defense is the same defense
+        for name in ("local_steps", "test_every"):  # left out as long as they change nothing
+            if dumped[name] == Scenario.model_fields[name].default:
+                del dumped[name]
         text = json.dumps(dumped, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

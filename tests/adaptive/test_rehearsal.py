@@ -160,7 +160,7 @@ def test_the_grams_are_those_of_the_rounds_as_they_were_played() -> None:
     scenario = rehearsal.scenario
     with Federation(scenario, task, _server_as_clients(data, scenario.anchor), 1) as federation:
         for number in (1, 2):
-            sent = federation.train(number, lambda *_: None, with_anchor=True).updates
+            sent = federation.train(number, lambda *_: None, needs={"anchor"}).updates
             assert sent.references["anchor"] is not None
             states = [
                 {k: v.double() for k, v in state.items()}

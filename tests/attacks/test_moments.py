@@ -154,7 +154,7 @@ def test_an_attack_sees_what_its_knowledge_allows(knowledge: str) -> None:
 def test_only_who_knows_the_defense_sees_the_servers_own_update(
     knowledge: str, known: bool
 ) -> None:
-    _, spy, sent = spied(knowledge, with_anchor=True)
+    _, spy, sent = spied(knowledge, needs={"anchor"})
     ((mine, visible, _),) = spy.seen
     assert bool(visible.references) == known
     assert not mine.references

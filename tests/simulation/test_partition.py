@@ -209,3 +209,19 @@ def test_each_epoch_shuffles_and_drops_others() -> None:
     again = torch.Generator().manual_seed(1)
     assert [torch.cat(list(batches(indices, 16, again))).tolist() for _ in range(20)] == epochs
     assert torch.equal(indices, torch.arange(50))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.4, 1.0])
+def test_gamma_similarity_sorts_all_but_a_share(gamma: float) -> None:
+    labels = torch.arange(1000) % 10
+    parts = get("gamma-similarity", gamma=gamma).divide(
+        labels, 10, torch.Generator().manual_seed(3)
+    )
+    assert sorted(torch.cat(parts).tolist()) == list(range(1000))
+    assert {len(part) for part in parts} == {100}
+    own = [labels[part].bincount(minlength=10).max().item() for part in parts]
+    if gamma == 0:
+        assert own == [100] * 10, "one class per client"
+    else:
+        assert max(own) < 100
+        assert min(own) >= (1 - gamma) * 100 - 1

@@ -85,6 +85,8 @@ def scenarios(draw: st.DrawFn) -> ResolvedScenario:
         "partition": partitions,
         "rounds": whole,
         "local_epochs": whole,
+        "local_steps": whole,
+        "test_every": whole,
         "batch": whole,
         "anchor": st.integers(0, 10**6),
         "optimizer": optimizers,
