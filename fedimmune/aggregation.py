@@ -355,7 +355,10 @@ def aggregate_files(
     updates = Updates.from_files(
         paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
     )
-    rule.check_needs(() if anchor is None else {"anchor"})
+    supplied = ({"anchor"} if anchor is not None else set()) | {"model"}
+    rule.check_needs(supplied if global_file is not None else supplied - {"model"})
+    if "model" in rule.needs and global_file is not None:
+        updates = updates.with_reference("model", load_mapped(global_file))
     if anchor is not None:
         updates = updates.with_anchor(_anchor(anchor, None if are_updates else global_file))
     if on_start is not None:

@@ -51,6 +51,14 @@ def aggregate(
     updates: Annotated[
         bool, typer.Option("--updates", help="FILES hold differences from the global model.")
     ] = False,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="What happens to updates before the rule sees them, such as nnm,arc or "
+            "'clip(at=2),nnm'.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the rule. Repeatable."),
@@ -67,7 +75,7 @@ def aggregate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File in which foolsgold or adaptive remember clients between rounds.",
+            help="File in which a rule remembers earlier rounds, if it does.",
         ),
     ] = None,
     defense: Annotated[
@@ -98,6 +106,8 @@ def aggregate(
     parameters = dict(_setting(rule, text) for text in settings or [])
     if defense is not None:
         parameters["defense"] = str(defense)
+    if before is not None:
+        parameters["before"] = before
     made = _make(rule, parameters, with_history=history is not None)
     _check_clients(made, files, samples)
     if global_model is None and not updates:

@@ -45,6 +45,14 @@ def simulate(
             autocompletion=one_of(RULES),
         ),
     ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="What happens to updates before the rule sees them, such as nnm,arc or "
+            "'clip(at=2),nnm'.",
+        ),
+    ] = None,
     defense: Annotated[
         str | None,
         typer.Option(
@@ -125,6 +133,7 @@ def simulate(
         "task": task,
         "rule": rule,
         "rule.defense": defense,
+        "rule.before": before,
         "attack": attack,
         "attackers": attackers,
         "clients": clients,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -14,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from fedimmune import rules
-from fedimmune._layers import Kind, layers_of
+from fedimmune._layers import FLOATS, Kind, layers_of
 from fedimmune.aggregation import aggregate_safely
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.flower.anchor import Anchor
@@ -27,6 +28,7 @@ from fedimmune.flower.sampling import Exclusion, draw, wait_for_nodes
 from fedimmune.flower.session import EvaluateFunction, Session
 from fedimmune.kernels import num_threads
 from fedimmune.rules import Rule, find
+from fedimmune.rules.preaggregation import Before
 from fedimmune.runs.records import RoundRecord, Seconds
 from fedimmune.updates import Updates
 from fedimmune.validation import check_bool, check_float, check_int
@@ -51,9 +53,14 @@ class RobustStrategy(FedAvg):
         The file of a defense, for the rule ``adaptive`` (Wan and Chen, 2021).
     rule_parameters
         The rule's other parameters, such as ``{"attackers": 3}``.
+    before
+        What happens to updates before the rule sees them, such as ``"clip(at=2),nnm"``.
     anchor
-        Takes the global model and returns the server's own update, for defenses that compare
-        clients with it. `anchor_for` makes one.
+        Takes the global model and returns the server's own update, for rules and defenses that
+        compare clients with it. `anchor_for` makes one.
+    server_loss
+        Takes a model and returns its loss on data that the server trusts, for rules that try each
+        client's update on it, such as ``zeno``.
     runs, name
         Folder of runs, and this run's own in it. Every round is written there: verdicts, the model,
         what the rule remembers. ``fedimmune report`` reads it, and a server that is restarted with
@@ -106,7 +113,9 @@ class RobustStrategy(FedAvg):
         rule: str | Rule = "median",
         defense: str | os.PathLike[str] | None = None,
         rule_parameters: Mapping[str, Any] | None = None,
+        before: Before = "",
         anchor: Anchor | None = None,
+        server_loss: Callable[[Mapping[str, Tensor]], float] | None = None,
         runs: str | os.PathLike[str] | None = None,
         name: str | None = None,
         about: Mapping[str, Any] | None = None,
@@ -148,14 +157,17 @@ class RobustStrategy(FedAvg):
             self.min_replies = check_int(_OWNER, "min_replies", min_replies, 1)
         self.believe_samples = check_bool(_OWNER, "believe_samples", believe_samples)
         self.most_samples = check_int(_OWNER, "most_samples", most_samples, 1)
-        self.rule = _rule_of(rule, defense, rule_parameters, believe_samples)
-        self.rule.check_needs({"anchor"})
+        parameters = dict(rule_parameters or {}) | ({"before": before} if before else {})
+        self.rule = _rule_of(rule, defense, parameters, believe_samples)
+        supplied = {"anchor", "model"} | ({"server_loss"} if server_loss is not None else set())
+        self.rule.check_needs(supplied)
         if "anchor" in self.rule.needs and anchor is None:
             raise ParameterError(
-                f"{_OWNER}: this defense compares clients with the server's own update: give "
+                f"{_OWNER}: the rule compares clients with the server's own update: give "
                 "anchor=, which anchor_for makes of a model and a few samples"
             )
         self.anchor = anchor if "anchor" in self.rule.needs else None
+        self.server_loss = server_loss
         exclusion = None if exclude is None else Exclusion(*exclude)
         self.session = Session(self.rule, exclusion, runs, name, about)
         self._resumed: tuple[int, ArrayRecord] | None = None
@@ -275,6 +287,18 @@ class RobustStrategy(FedAvg):
         self._opened = OpenRound(number, arrays, model, sent, time.perf_counter(), anchor)
         return messages
 
+    def _supplied(self, updates: Updates, opened: OpenRound) -> Updates:
+        """Add to a round what the rule may need besides the updates."""
+        updates, loss = replace(updates, round=opened.number), self.server_loss
+        if loss is None:
+            return updates
+
+        def loss_after(update: Mapping[str, Tensor]) -> float:
+            floats = {k: old + update[k] for k, old in opened.model.items() if old.dtype in FLOATS}
+            return loss({**opened.model, **floats})
+
+        return updates.with_server_loss(loss_after)
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -300,7 +324,7 @@ class RobustStrategy(FedAvg):
             key = self.weighted_by_key if self.believe_samples else None
             found = Replies(opened, key, self.most_samples)
             found.sort(replies, began - opened.began)
-            updates = found.updates()
+            updates = self._supplied(found.updates(), opened)
             least = self.min_replies or len(opened.sent) // 2 + 1
             outcome = aggregate_safely(self.rule, updates, opened.model, least=least)
             arrays = opened.arrays if outcome.model is None else record_of(outcome.model)
