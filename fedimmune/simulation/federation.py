@@ -86,11 +86,18 @@ class Federation:
         attack.check(data.spec)
         check_device(scenario.device)
         self.scenario, self.data = scenario, data
-        self.parts = scenario.make_partition().divide(
-            data.clients.labels, scenario.clients, generator(scenario.seed, "partition")
-        )
         chosen = torch.randperm(scenario.clients, generator=generator(scenario.seed, "attackers"))
         self.attackers = frozenset(chosen[: scenario.attackers].tolist())
+        copied = scenario.attackers if scenario.attacker_data == "copied" else 0
+        self.parts = scenario.make_partition().divide(
+            data.clients.labels, scenario.clients - copied, generator(scenario.seed, "partition")
+        )
+        if copied:
+            honest = iter(self.parts)
+            self.parts = [
+                self.parts[client % len(self.parts)] if client in self.attackers else next(honest)
+                for client in range(scenario.clients)
+            ]
         self._warn_of_empty_clients()
         with seeded(scenario.seed, "model"):
             first = build_model(task, data).state_dict()

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 import torch
@@ -66,6 +66,9 @@ class Scenario(BaseModel):
     attackers
         How many of them attack; the seed decides who. By default 4 in 10 if an attack is named, the
         most that the paper tries, and otherwise none.
+    attacker_data
+        Attackers have a share of the data of their ``own``, or the data is divided among the honest
+        clients alone, and each attacker has that of one of them, ``copied``.
     participation
         Share of the clients that takes part in a round; the seed decides who.
     rounds, local_epochs, batch, optimizer
@@ -100,6 +103,7 @@ class Scenario(BaseModel):
     attack: Annotated[ComponentConfig, chosen_as("none")] = Field("none", validate_default=True)
     clients: _Count = 10
     attackers: _Number | None = None
+    attacker_data: Literal["own", "copied"] = "own"
     participation: float = Field(1.0, gt=0, le=1, strict=True)
     partition: Annotated[ComponentConfig, chosen_as("dirichlet")] = Field(
         "dirichlet", validate_default=True
@@ -268,7 +272,11 @@ class ResolvedScenario(Scenario):
         dumped = self.model_dump()
         for place in rules.find(self.rule.name).places:
             dumped["rule"].pop(place, None)  # a moved defense is the same defense
-        for name in ("local_steps", "test_every"):  # left out as long as they change nothing
+        for name in (
+            "local_steps",
+            "test_every",
+            "attacker_data",
+        ):  # left out as long as they change nothing
             if dumped[name] == Scenario.model_fields[name].default:
                 del dumped[name]
         text = json.dumps(dumped, sort_keys=True)

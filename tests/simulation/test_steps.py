@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedimmune import Scenario, simulate
 from fedimmune.aggregation import Aggregation
 from fedimmune.errors import ParameterError
 from fedimmune.rules.mean import Mean
+from fedimmune.simulation.federation import Federation
+from fedimmune.tasks import load_data
+from fedimmune.tasks.digits import Digits
 from fedimmune.updates import Updates
 from tests.simulation.test_failures import Register
 
@@ -86,3 +91,18 @@ def test_digests_of_older_scenarios_stay() -> None:
     assert Scenario(task="digits", test_every=1).digest == plain
     assert Scenario(task="digits", test_every=2).digest != plain
     assert Scenario(task="digits", local_steps=1).digest != plain
+
+
+def test_attackers_may_copy_data_so_that_none_is_lost_to_them() -> None:
+    task, scenario = Digits(), Scenario(task="digits", clients=7, attackers=2, attack="sign-flip")
+    data = load_data(task, Path())
+    copied = Scenario(**{**scenario.model_dump(), "attacker_data": "copied"})
+    with Federation(copied, task, data, workers=1) as made:
+        honest = [part for client, part in enumerate(made.parts) if client not in made.attackers]
+        assert sorted(torch.cat(honest).tolist()) == list(range(len(data.clients)))
+        for client in made.attackers:
+            assert any(torch.equal(made.parts[client], part) for part in honest)
+    with Federation(scenario, task, data, workers=1) as plain:
+        assert plain.attackers == made.attackers
+        everything = torch.cat(plain.parts).tolist()
+    assert sorted(everything) == list(range(len(data.clients)))
