@@ -272,11 +272,7 @@ class ResolvedScenario(Scenario):
         dumped = self.model_dump()
         for place in rules.find(self.rule.name).places:
             dumped["rule"].pop(place, None)  # a moved defense is the same defense
-        for name in (
-            "local_steps",
-            "test_every",
-            "attacker_data",
-        ):  # left out as long as they change nothing
+        for name in _LATER:
             if dumped[name] == Scenario.model_fields[name].default:
                 del dumped[name]
         text = json.dumps(dumped, sort_keys=True)
@@ -342,6 +338,8 @@ def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 _USUAL_SHARE = 0.4
+_LATER = ("local_steps", "test_every", "attacker_data")
+"""Fields that were not always there: at their defaults they leave older digests as they were."""
 _FOLLOWERS = {
     "task": ("rounds", "local_epochs", "batch", "anchor", "optimizer"),
     "attack": ("attackers",),

@@ -219,9 +219,7 @@ def test_gamma_similarity_sorts_all_but_a_share(gamma: float) -> None:
     )
     assert sorted(torch.cat(parts).tolist()) == list(range(1000))
     assert {len(part) for part in parts} == {100}
-    own = [labels[part].bincount(minlength=10).max().item() for part in parts]
-    if gamma == 0:
-        assert own == [100] * 10, "one class per client"
-    else:
-        assert max(own) < 100
-        assert min(own) >= (1 - gamma) * 100 - 1
+    # A piece of the sorted rest may end within a class: the two commonest are looked at.
+    own = [labels[part].bincount(minlength=10).topk(2).values.sum().item() for part in parts]
+    assert min(own) >= (1 - gamma) * 100
+    assert (max(own) == 100) == (gamma == 0)
