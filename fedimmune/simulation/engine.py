@@ -245,16 +245,16 @@ def _run_round(
         }
     last = number == federation.scenario.rounds
     tested: dict[str, float | None] = {}
-    if last or number % federation.scenario.test_every == 0:
-        with watch("testing"):
+    with watch("testing"):
+        if last or number % federation.scenario.test_every == 0:
             counts = federation.test(lambda *done: observer.progress("testing", *done))
-        tested = {
-            "accuracy": counts.accuracy,
-            "loss": counts.mean_loss,
-            "asr": counts.asr,
-            "asr_others": counts.asr_others,
-            "accuracy_without_success": counts.accuracy_without_success,
-        }
+            tested = {
+                "accuracy": counts.accuracy,
+                "loss": counts.mean_loss,
+                "asr": counts.asr,
+                "asr_others": counts.asr_others,
+                "accuracy_without_success": counts.accuracy_without_success,
+            }
     return finish_round(
         folder,
         rule,
