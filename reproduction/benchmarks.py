@@ -1,0 +1,421 @@
+"""Public benchmarks; run as ``python -m reproduction.benchmarks``.
+
+``grid`` plays every rule under every attack that fits a task. ``byzfl`` plays the benchmark of
+ByzFL (worst case over three attacks, by number of attackers), ``thesis`` the table of a thesis on
+Flower's strategies. Each run has a folder of its own: a command that was interrupted resumes, and
+``--no-run`` makes the tables of what is finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pandas as pd
+import typer
+
+from fedimmune import Scenario, adaptive, attacks, load_runs, rules, simulate, tasks
+from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.io import write_text_atomically
+from fedimmune.simulation import run_folder
+from reproduction.figures import Chart, save
+from reproduction.rows import as_csv
+from reproduction.tables import markdown_table
+
+__all__ = ["Entry", "byzfl", "figures", "grid", "main", "most_attackers", "thesis", "worst"]
+
+_CLIENTS, _ATTACKERS = 10, 4
+_ORACLE = "oracle"
+_SIMILARITIES = (0.0, 0.33, 0.66, 1.0)
+_BYZFL = {  # as ByzFL's documentation shows it: worst accuracy by similarity, for f = 1 … 4
+    (1.0, "geometric-median"): (0.98, 0.98, 0.98, 0.97),
+    (1.0, "trimmed-mean"): (0.98, 0.98, 0.98, 0.98),
+    (0.66, "geometric-median"): (0.98, 0.97, 0.97, 0.96),
+    (0.66, "trimmed-mean"): (0.98, 0.97, 0.97, 0.97),
+    (0.33, "geometric-median"): (0.98, 0.96, 0.94, 0.94),
+    (0.33, "trimmed-mean"): (0.98, 0.97, 0.94, 0.91),
+    (0.0, "geometric-median"): (0.87, 0.56, 0.26, 0.27),
+    (0.0, "trimmed-mean"): (0.87, 0.61, 0.26, 0.21),
+}
+_BYZFL_TASK = "reproduction.tasks:ByzflMnist"
+_STEP = 0.1
+"""ByzFL's learning rate. It sends (1 − β)-averaged gradients, we send steps: −0.1 times those."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a benchmark.
+
+    Parameters
+    ----------
+    row, column
+        Where it stands: a rule as the table names it, and what it is played under.
+    scenario
+        What is played.
+    """
+
+    row: str
+    column: str
+    scenario: Scenario
+
+
+# -------------------------------------------------------------------- what is played
+
+
+def most_attackers(rule: str, clients: int = _CLIENTS, most: int = _ATTACKERS) -> int:
+    """Return how many attackers a rule can be told of among so many clients, `most` at most."""
+    if "attackers" not in rules.find(rule).parameters() or rule == _ORACLE:
+        return most
+    fitting = (
+        f for f in range(most, 0, -1) if rules.get(rule, attackers=f).clients_needed <= clients
+    )
+    return next(fitting, 0)
+
+
+def grid(
+    task: str,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    seeds: Sequence[int],
+    defense: Path | None,
+    data: Path | None = None,
+) -> Iterator[Entry]:
+    """Every rule under every attack that fits the task; the oracle for each number of attackers.
+
+    Four of ten attack, or as many as the rule admits.
+    """
+    spec = tasks.load_data(tasks.get(task), tasks.data_folder(data)).spec
+    fitting = [kind for kind in kinds if _fits(kind, spec)]
+    numbers = {name: most_attackers(name) for name in names}
+    for seed in seeds:
+        for kind in fitting:
+            told = {name: f for name, f in numbers.items() if f and name != _ORACLE}
+            for name, f in told.items():
+                yield Entry(name, kind, _cell(task, _rule(name, f, defense), kind, f, seed))
+            for f in sorted(set(told.values())):
+                yield Entry(_ORACLE, kind, _cell(task, {"name": _ORACLE}, kind, f, seed))
+
+
+def _fits(kind: str, spec: tasks.DataSpec) -> bool:
+    try:
+        attacks.get(kind).check(spec)
+    except FedimmuneError:
+        return False
+    return True
+
+
+def _rule(name: str, f: int, defense: Path | None, **more: Any) -> dict[str, Any]:
+    told = {"attackers": f} if "attackers" in rules.find(name).parameters() else {}
+    learned = {"defense": str(defense)} if name == "adaptive" and defense is not None else {}
+    return {"name": name, **told, **learned, **more}
+
+
+def _cell(
+    task: str, rule: Mapping[str, Any], attack: Any, attackers: int, seed: int, **more: Any
+) -> Scenario:
+    nobody = {"attackers": 0} if attack == "none" else {"attackers": attackers}
+    return Scenario(task=task, rule=dict(rule), attack=attack, seed=seed, **nobody, **more)
+
+
+def byzfl(
+    names: Sequence[str],
+    seeds: Sequence[int],
+    similarities: Sequence[float],
+    defense: Path | None,
+    steps: int = 800,
+) -> Iterator[Entry]:
+    """ByzFL's benchmark: distributed SGD with momentum, ten honest clients and f attackers.
+
+    Its two rules stand behind clipping and nearest-neighbor mixing, as published; other rules as
+    they are.
+    """
+    worst_of: dict[str, dict[str, Any]] = {
+        "sign-flip": {"name": "sign-flip", "flip": "mean"},
+        "ipm, searched": {"name": "ipm", "scale": "search"},
+        "alie, searched": {"name": "alie", "z": "search"},
+    }
+    optimizer = {"lr": 0.1 * _STEP, "momentum": 0.9, "weight_decay": 1e-4, "carried": True}
+    for seed in seeds:
+        for gamma in similarities:
+            for f in range(1, 5):
+                for name in names:
+                    more = {"trim": f / (10 + f)} if name == "trimmed-mean" else {}
+                    if (gamma, name) in _BYZFL:
+                        more["before"] = f"clip(at={2 * _STEP}),nnm"
+                    rule = _rule(name, f, defense, **more) if name != _ORACLE else {"name": name}
+                    for column, attack in worst_of.items():
+                        scenario = _cell(
+                            _BYZFL_TASK,
+                            rule,
+                            attack,
+                            f,
+                            seed,
+                            clients=10 + f,
+                            attacker_data="copied",
+                            partition={"name": "gamma-similarity", "gamma": gamma},
+                            rounds=steps,
+                            local_steps=1,
+                            test_every=50,
+                            batch=25,
+                            optimizer=optimizer,
+                        )
+                        yield Entry(name, f"γ = {gamma:g}, f = {f}: {column}", scenario)
+
+
+def thesis(names: Sequence[str], seeds: Sequence[int], defense: Path | None) -> Iterator[Entry]:
+    """A backdoor by two of ten on MNIST, 40 rounds, clients alike and very different."""
+    for seed in seeds:
+        for column, partition in (("iid", "iid"), ("dirichlet", {"alpha": 0.1})):
+            for name in names:
+                rule = _rule(name, 2, defense) if name != _ORACLE else {"name": name}
+                scenario = _cell("mnist", rule, "backdoor", 2, seed, partition=partition, rounds=40)
+                yield Entry(name, column, scenario)
+
+
+# -------------------------------------------------------------------- playing, and what came of it
+
+
+def _play(scenario: Scenario, runs: Path, data: Path | None) -> str:
+    for _ in simulate(scenario, runs=runs, data=data, workers=1):
+        pass
+    return run_folder(scenario, runs).path.name
+
+
+def _play_all(entries: Sequence[Entry], runs: Path, data: Path | None, workers: int) -> None:
+    """Play what is not finished; one run that fails does not end the others."""
+    left = [one for one in entries if not run_folder(one.scenario, runs).is_finished]
+    typer.echo(f"{len(entries)} runs, {len(entries) - len(left)} of them finished before", err=True)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        jobs = {pool.submit(_play, one.scenario, runs, data): one for one in left}
+        for done, job in enumerate(as_completed(jobs), 1):
+            one, error = jobs[job], job.exception()
+            said = "" if error is None else f": {type(error).__name__}: {error}"
+            typer.echo(f"{done}/{len(left)} {one.row} under {one.column}{said}", err=True)
+
+
+def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
+    """Return one row per finished run: ACC and ASR after the last round, and compared with the oracle.
+
+    ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
+    whichever is more; 0 if neither.
+    """
+    where = {run_folder(one.scenario, runs).path: one for one in entries}
+    there = {path: one for path, one in where.items() if (path / "rounds.jsonl").exists()}
+    if not there:
+        raise InputError(f"{runs} has no run of this benchmark yet")
+    found = load_runs(there).figures
+    about = {path.name: one for path, one in there.items()}
+    frame = pd.DataFrame(
+        {
+            "rule": [about[run].row for run in found["run"]],
+            "attack": [about[run].column for run in found["run"]],
+            **{name: found[name] for name in ("attackers", "seed", "accuracy", "asr")},
+            "weight": found["attacker_weight"],
+            "rounds": found["played"].astype(int),
+        }
+    )
+    place = ["attack", "attackers", "seed"]
+    limit = frame[frame["rule"] == _ORACLE].drop_duplicates(place)
+    both = frame.merge(
+        limit[[*place, "accuracy", "asr"]], on=place, how="left", suffixes=("", "_o")
+    )
+    harm = pd.concat(
+        [both["accuracy_o"] - both["accuracy"], both["asr"] - both["asr_o"]], axis=1
+    ).max(axis=1)
+    frame["harm"] = harm.clip(lower=0).to_numpy()
+    return frame.sort_values(["rule", "attack", "attackers", "seed"], ignore_index=True)
+
+
+def worst(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per rule: the attack that harms it most, in the mean over seeds."""
+    mean = frame.groupby(["rule", "attack"], as_index=False)[["accuracy", "asr", "harm"]].mean()
+    rows = []
+    for rule, own in mean.groupby("rule"):
+        attacked = own[own["attack"] != "none"]
+        if attacked["harm"].notna().any():
+            most = attacked.loc[attacked["harm"].idxmax()]
+            rows.append(
+                {
+                    "rule": rule,
+                    "attackers": int(frame.loc[frame["rule"] == rule, "attackers"].max()),
+                    "no attack": own.loc[own["attack"] == "none", "accuracy"].mean(),
+                    "worst attack": most["attack"],
+                    "accuracy": most["accuracy"],
+                    "asr": most["asr"],
+                    "harm": most["harm"],
+                    "mean harm": attacked["harm"].mean(),
+                }
+            )
+    return pd.DataFrame(rows).sort_values(["harm", "mean harm"], ignore_index=True)
+
+
+def heat_map(frame: pd.DataFrame) -> Chart:
+    """Describe the grid: a row per rule, the least harmed first; a column per attack."""
+    mean = frame.groupby(["rule", "attack"], as_index=False)[["accuracy", "asr", "harm"]].mean()
+    mean["points"] = 100 * mean["harm"]
+    order = worst(frame)["rule"].tolist()
+    columns = mean.groupby("attack")["harm"].mean().sort_values().index.tolist()
+    base = alt.Chart(mean.dropna(subset="points")).encode(
+        x=alt.X("attack:N", sort=columns, title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
+        y=alt.Y("rule:N", sort=order, title=None),
+    )
+    color = alt.Color(
+        "points:Q",
+        title="points worse than the oracle",
+        scale=alt.Scale(scheme="cividis", reverse=True, domain=[0, 90], clamp=True),
+    )
+    light = alt.condition("datum.points > 45", alt.value("white"), alt.value("#222"))
+    text = base.mark_text(fontSize=8).encode(text=alt.Text("points:Q", format=".0f"), color=light)
+    shape = {"width": alt.Step(26), "height": alt.Step(15)}
+    return (base.mark_rect().encode(color=color) + text).properties(**shape)
+
+
+# -------------------------------------------------------------------- tables
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _grid_table(frame: pd.DataFrame) -> str:
+    head = ["rule", "f", "no attack", "worst attack", "ACC", "ASR", "points worse", "in the mean"]
+    lines = [
+        [
+            f"`{one['rule']}`",
+            str(one["attackers"]),
+            _percent(one["no attack"]),
+            f"`{one['worst attack']}`",
+            *(_percent(one[name]) for name in ("accuracy", "asr", "harm", "mean harm")),
+        ]
+        for one in worst(frame).to_dict("records")
+    ]
+    return markdown_table(head, lines, "-" * len(head))
+
+
+def _byzfl_table(frame: pd.DataFrame) -> str:
+    parts = frame["attack"].str.extract(r"γ = (?P<gamma>[\d.]+), f = (?P<f>\d)")
+    known = frame.assign(gamma=parts["gamma"].astype(float), f=parts["f"].astype(int))
+    mean = known.groupby(["gamma", "rule", "f", "attack"], as_index=False)["accuracy"].mean()
+    least = mean.groupby(["gamma", "rule", "f"])["accuracy"].agg(["min", "size"])
+    head = ["γ", "rule", "f = 1", "f = 2", "f = 3", "f = 4", "published"]
+    lines = []
+    for gamma, rule in sorted({(g, r) for g, r, _ in least.index}):
+        cells = []
+        for f in range(1, 5):
+            found = least.loc[(gamma, rule, f)] if (gamma, rule, f) in least.index else None
+            whole = found is not None and found["size"] == 3  # else the worst may be missing
+            cells.append(f"{found['min']:.2f}" if found is not None and whole else "–")
+        printed = _BYZFL.get((gamma, rule))
+        said = "–" if printed is None else ", ".join(f"{value:.2f}" for value in printed)
+        lines.append([f"{gamma:g}", f"`{rule}`", *cells, said])
+    return markdown_table(head, lines, "-" * len(head))
+
+
+def _thesis_table(frame: pd.DataFrame) -> str:
+    mean = frame.groupby(["rule", "attack"])[["accuracy", "asr"]].mean()
+    head = ["rule", "IID: ACC", "ASR", "Dirichlet 0.1: ACC", "ASR"]
+    lines = [
+        [f"`{rule}`"]
+        + [
+            _percent(mean.loc[(rule, column), name]) if (rule, column) in mean.index else "–"
+            for column in ("iid", "dirichlet")
+            for name in ("accuracy", "asr")
+        ]
+        for rule in sorted({rule for rule, _ in mean.index})
+    ]
+    return markdown_table(head, lines, "-" * len(head))
+
+
+_TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
+
+
+# -------------------------------------------------------------------- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Play a benchmark and print its table."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction.benchmarks", description=__doc__)
+    parser.add_argument("benchmark", choices=sorted(_TABLES))
+    parser.add_argument("--task", default="digits", help="of the grid")
+    parser.add_argument("--rules", help="names, separated by commas; by default all")
+    parser.add_argument("--attacks", help="names, separated by commas; by default all that fit")
+    parser.add_argument("--similarity", help="γ of byzfl, separated by commas", default="0")
+    parser.add_argument("--seeds", default="1", help="separated by commas")
+    parser.add_argument("--defense", type=Path, help="of adaptive; by default one is made")
+    parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--data", type=Path, help="folder of data sets")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
+    parser.add_argument("--no-run", action="store_true", help="tables of finished runs alone")
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--figure", type=Path, help="heat map of the grid")
+    given = parser.parse_args(arguments)
+    try:
+        entries = list(_entries(given))
+        runs = given.folder / "runs"
+        if not given.no_run:
+            _play_all(entries, runs, given.data, given.workers)
+        frame = figures(entries, runs)
+    except FedimmuneError as error:
+        raise SystemExit(f"error: {error}") from None
+    typer.echo(_TABLES[given.benchmark](frame), nl=False)
+    if given.csv is not None:
+        write_text_atomically(as_csv(frame), given.csv)
+    if given.figure is not None:
+        save(heat_map(frame), given.figure.with_suffix(""))
+
+
+def _entries(given: argparse.Namespace) -> Iterator[Entry]:
+    usual = {
+        "grid": rules.available(),
+        "byzfl": ("geometric-median", "trimmed-mean", "adaptive", _ORACLE),
+        "thesis": ("mean", "median", "trimmed-mean", "multi-krum", "adaptive", _ORACLE),
+    }[given.benchmark]
+    names = given.rules.split(",") if given.rules else list(usual)
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    defense = given.defense
+    if "adaptive" in names and defense is None:
+        defense = _defense(given)
+    if given.benchmark == "grid":
+        kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
+        yield from grid(given.task, names, kinds, seeds, defense, given.data)
+    elif given.benchmark == "byzfl":
+        similarities = [float(gamma) for gamma in given.similarity.split(",")]
+        yield from byzfl(names, seeds, similarities, defense)
+    else:
+        yield from thesis(names, seeds, defense)
+
+
+def _defense(given: argparse.Namespace) -> Path:
+    """Rehearse and train a defense for a benchmark, unless that was done before."""
+    task = {"grid": given.task, "byzfl": _BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
+    file = Path(given.folder / f"{given.benchmark}-{task.rpartition(':')[2]}.defense")
+    if file.exists():
+        return file
+    typer.echo(f"rehearsing on {task} for {file}", err=True)
+    more: dict[str, Any] = {}
+    if given.benchmark == "byzfl":  # single steps, clients very different and alike
+        optimizer = {"lr": 0.1 * _STEP, "momentum": 0.9, "weight_decay": 1e-4, "carried": True}
+        partition = {"name": "gamma-similarity", "gamma": 0.0}
+        steps = {"local_steps": 1, "batch": 25, "optimizer": optimizer, "partition": partition}
+        more = {"settings": steps, "rounds": 60, "attacks": ["sign-flip", "ipm", "alie"]}
+    recordings = adaptive.rehearse(
+        task,
+        output=given.folder / f"{file.stem}-recordings",
+        data=given.data,
+        workers=given.workers,
+        **more,
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    adaptive.train(recordings).save(file)
+    return file
+
+
+if __name__ == "__main__":
+    main()
