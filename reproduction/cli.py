@@ -184,7 +184,7 @@ def _reproduce(
     for each in chosen:
         try:
             answers.append(_write(each, request, store, publish, out))
-        except FedimmuneError as error:  # the others are written all the same
+        except FedimmuneError as error:  # the others are written anyway
             unwritten[each.id] = str(error)
     _tell(outcome, answers, unwritten, out)
     if unwritten or (outcome is not None and (outcome.failed or outcome.left_out)):
