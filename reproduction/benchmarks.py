@@ -146,7 +146,9 @@ def byzfl(
         for gamma in similarities:
             for f in range(1, 5):
                 for name in names:
-                    more = {"trim": f / (10 + f)} if name == "trimmed-mean" else {}
+                    more: dict[str, Any] = {}
+                    if name == "trimmed-mean":
+                        more["trim"] = f / (10 + f)
                     if (gamma, name) in _BYZFL:
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
                     rule = _rule(name, f, defense, **more) if name != _ORACLE else {"name": name}
@@ -201,7 +203,7 @@ def _play_all(entries: Sequence[Entry], runs: Path, data: Path | None, workers: 
 
 
 def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
-    """Return one row per finished run: ACC and ASR after the last round, and compared with the oracle.
+    """Return one row per finished run: ACC and ASR after the last round, and the harm done.
 
     ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
     whichever is more; 0 if neither.
@@ -240,7 +242,7 @@ def worst(frame: pd.DataFrame) -> pd.DataFrame:
     for rule, own in mean.groupby("rule"):
         attacked = own[own["attack"] != "none"]
         if attacked["harm"].notna().any():
-            most = attacked.loc[attacked["harm"].idxmax()]
+            most = attacked.dropna(subset="harm").sort_values("harm").iloc[-1]
             rows.append(
                 {
                     "rule": rule,

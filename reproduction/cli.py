@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedimmune.cli.help import Command, examples
 from fedimmune.errors import FedimmuneError, ParameterError
 from fedimmune.simulation.federation import check_device
 from fedimmune.simulation.workers import usable_cores
@@ -32,19 +33,13 @@ from reproduction.studies import EXPERIMENTS, find_experiment
 
 __all__ = ["app", "main"]
 
-_EXAMPLES = """\
-Examples:
-
-python -m reproduction
-
-python -m reproduction synthetic
-
-python -m reproduction mnist-backdoor --scale paper --data DIR --filter attackers=4
-
-python -m reproduction mnist-attackers cifar10-attackers --scale cpu --seeds 3
-
-python -m reproduction cifar10-backdoor --scale paper --device cuda
-"""
+_EXAMPLES = examples(
+    "python -m reproduction",
+    "python -m reproduction synthetic",
+    "python -m reproduction mnist-backdoor --scale paper --data DIR --filter attackers=4",
+    "python -m reproduction mnist-attackers cifar10-attackers --scale cpu --seeds 3",
+    "python -m reproduction cifar10-backdoor --scale paper --device cuda",
+)
 _LIST = "list"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -89,7 +84,7 @@ def _fail(words: str, code: int) -> None:
     sys.exit(code)
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(cls=Command, epilog=_EXAMPLES)
 def _reproduce(
     ids: Annotated[
         list[str] | None,
@@ -189,7 +184,7 @@ def _reproduce(
     for each in chosen:
         try:
             answers.append(_write(each, request, store, publish, out))
-        except FedimmuneError as error:  # the others are written all the same
+        except FedimmuneError as error:  # the others are written anyway
             unwritten[each.id] = str(error)
     _tell(outcome, answers, unwritten, out)
     if unwritten or (outcome is not None and (outcome.failed or outcome.left_out)):

@@ -123,7 +123,7 @@ class Monitor:
         return f"{self._done} of {total} jobs are done; the same command resumes with the others"
 
     def _drop(self, failed: str) -> None:
-        """Expect a job no more, nor those that need it."""
+        """No longer expect a job, or those that need it."""
         self._dropped.add(failed)
         for job in self._plan.jobs:
             if job.key not in self._dropped and any(each.key == failed for each in job.needs):

@@ -28,8 +28,7 @@ def anchor_for(
     """Make the callable for ``RobustStrategy(anchor=…)`` from a model and a few samples.
 
     The server should train as the clients do: same optimizer, same number of epochs. A few dozen
-    samples that it trusts are enough; a defense that uses an anchor has learned what to make of so
-    little.
+    samples that it trusts are enough: a defense that uses an anchor has learned to use so few.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ __all__ = ["array_of", "model_of", "record_of", "values_of"]
 
 _NUMPY = "numpy.ndarray"
 _LONGEST_HEADER = 4096
-"""Bytes; what NumPy writes has 128 for any shape that a layer has."""
+"""Bytes; NumPy writes 128 for any shape that a layer has."""
 
 
 def values_of(array: Array) -> NDArray[Any]:
@@ -34,15 +34,15 @@ def values_of(array: Array) -> NDArray[Any]:
     Raises
     ------
     InputError
-        The bytes are no such array, or not the one that is said to be in them.
+        The bytes are not an array, or not the one that they are said to be.
     """
     if array.stype != _NUMPY:
         raise InputError(f"is serialized as {shown(array.stype)}, expected {_NUMPY!r}")
     if not isinstance(array.data, bytes):
-        raise InputError(f"has no bytes but {type(array.data).__name__}")
+        raise InputError(f"has {type(array.data).__name__} instead of bytes")
     shape, is_fortran, dtype, begin = _header(array.data)
     if dtype.hasobject or dtype.itemsize == 0 or dtype.names is not None:
-        raise InputError("holds no numbers")
+        raise InputError("does not hold numbers")
     if tuple(array.shape) != shape or array.dtype != str(dtype):
         raise InputError(
             f"is said to be {_kind(array.dtype, tuple(array.shape))}, but its bytes are "
@@ -50,7 +50,7 @@ def values_of(array: Array) -> NDArray[Any]:
         )
     there, needed = len(array.data) - begin, prod(shape) * dtype.itemsize
     if there != needed:
-        raise InputError(f"has {there} bytes of values where its shape needs {needed}")
+        raise InputError(f"has {there} bytes of values; its shape needs {needed}")
     values = np.frombuffer(array.data, dtype, prod(shape), begin)
     if dtype == np.bool_ and bool((values.view(np.uint8) > 1).any()):
         raise InputError("holds bytes that are neither true nor false")
@@ -67,7 +67,7 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
     except Exception as error:  # a client's bytes: whatever goes wrong, they are the reason
-        raise InputError("has bytes that are no array of NumPy's") from error
+        raise InputError("has bytes that are not a NumPy array") from error
     return tuple(shape), bool(is_fortran), dtype, stream.tell()
 
 
@@ -81,7 +81,7 @@ def model_of(record: ArrayRecord) -> dict[str, Tensor]:
     Raises
     ------
     InputError
-        It cannot be trained on: the message names the layer.
+        It cannot be used: the message names the layer.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for name, array in record.items():

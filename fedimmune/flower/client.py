@@ -1,4 +1,4 @@
-"""What clients are told about their last update, and how they read it.
+"""Notices about a client's last update, and how the client reads them.
 
 The server writes it into the config of a client's next message; a client reads it with
 `verdict_of`. Nothing of Flower or PyTorch is imported here: clients may be small.
@@ -37,9 +37,9 @@ def verdict_of(message: Any, *, configrecord_key: str = "config") -> Notice | No
     -------
     Notice or None
         A dict with ``verdict``, the ``round`` that it is about, ``weight``, what the update looks
-        like (``kind``, ``confidence``, …) and ``text``, which `str` gives too: what was seen, and
+        like (``kind``, ``confidence``, …) and ``text``, which is also its `str`: what was seen, and
         what an honest client should check. What the server does not say is None. There is no notice
-        in a first round, or if the server does not tell.
+        in a first round, or if the server sends none.
     """
     found = message.content if _has_content(message) else message
     if isinstance(found, Mapping) and isinstance(found.get(configrecord_key), Mapping):

@@ -19,9 +19,9 @@ UNREADABLE = 20_001
 """The code of our own error for a reply that Flower cannot read; Flower's own codes are small."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 """Seconds between two requests: a tenth of the wait so far, so that a round takes at most a tenth
-longer for it, within what Flower itself has in its simulation and in deployments."""
+longer, within the limits that Flower has for simulations and deployments."""
 _REMEMBERED = 10_000
-"""At most so many unanswered messages are asked about."""
+"""At most this many unanswered messages are asked about."""
 
 
 class WatchfulGrid(Grid):
@@ -33,11 +33,6 @@ class WatchfulGrid(Grid):
 
     Replies to messages of earlier rounds are fetched too, so that late clients can be told from
     those that are gone; nothing waits for them.
-
-    Parameters
-    ----------
-    grid
-        The other.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -107,7 +102,7 @@ class WatchfulGrid(Grid):
                 found = list(self._grid.pull_messages([key]))
             except Exception as error:
                 if _is_of_the_link(error):
-                    raise  # the SuperLink is gone, which is no client's fault
+                    raise  # the SuperLink is gone, which is not a client's fault
                 _log.warning("a reply of node %d cannot be read", message.metadata.dst_node_id)
                 problem = Error(UNREADABLE, f"{type(error).__name__}: {error}")
                 found = [Message(problem, reply_to=message)]
@@ -118,10 +113,7 @@ class WatchfulGrid(Grid):
 
 
 def _is_of_the_link(error: Exception) -> bool:
-    """Whether an error is of the connection to the SuperLink and not of what a client sent."""
+    """Whether an error is about the connection to the SuperLink, not about what a client sent."""
     module = type(error).__module__.partition(".")[0]
-    return isinstance(error, ConnectionError | TimeoutError) or module in {
-        "httpx",
-        "httpcore",
-        "grpc",
-    }
+    of_network = isinstance(error, ConnectionError | TimeoutError)
+    return of_network or module in {"httpx", "httpcore", "grpc"}

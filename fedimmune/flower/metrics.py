@@ -1,4 +1,4 @@
-"""Clients' own metrics, summed up so that a few of them cannot own the figures."""
+"""Clients' own metrics, summarized so that a few clients cannot control the figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 _log = logging.getLogger("flwr")
 _MOST = 10_000
-"""Numbers in the metrics of one reply, lists counted by their length. Training loops send tens."""
+"""Most numbers in the metrics of a reply, lists counted by length. Training loops send tens."""
 
 
 def median_metrics(contents: Sequence[RecordDict], weighted_by_key: str) -> MetricRecord:
@@ -108,7 +108,7 @@ def _difference(own: Sequence[str], usual: Sequence[str]) -> str:
 
 
 def figures_of(record: RoundRecord) -> dict[str, float]:
-    """Return a round in figures: how many clients had which verdict, and so on."""
+    """Return the figures of a round: number of clients by verdict, and so on."""
     counts = Counter(client.verdict for client in record.clients)
     found: dict[str, float] = {f"fedimmune-{verdict}": counts[verdict] for verdict in Verdict}
     found["fedimmune-skipped"] = int(record.error is not None)
@@ -120,7 +120,7 @@ def figures_of(record: RoundRecord) -> dict[str, float]:
 
 
 def heard(replies: Iterable[Message]) -> dict[int, RecordDict]:
-    """Return the contents of clients' replies by node id: one of each client's, not too long."""
+    """Return the contents of replies by node id: one per client, and not too long."""
     contents: dict[int, RecordDict] = {}
     for reply in replies:
         if isinstance(reply, Message) and reply.has_content():
@@ -129,7 +129,7 @@ def heard(replies: Iterable[Message]) -> dict[int, RecordDict]:
         try:
             check_metrics(content)
         except InputError as error:
-            _log.warning("metrics of node %d are not heard: it %s", node, error)
+            _log.warning("metrics of node %d are ignored: it %s", node, error)
             del contents[node]
     return contents
 
@@ -140,21 +140,21 @@ def sum_up(
     function: MetricsFunction,
     weighted_by_key: str,
 ) -> MetricRecord | None:
-    """Sum up what clients measured; None if nobody is heard.
+    """Summarize what clients measured; None if there is nothing.
 
     Parameters
     ----------
     contents
         Replies by node id.
     record
-        Of the round that made the model: clients that it suspects or rejects are not heard.
+        The record of the round that made the model: clients that it accuses are left out.
     function, weighted_by_key
-        What sums clients' metrics up; if their values make it raise, there are none.
+        Summarize clients' metrics; if their values make it raise, there are none.
     """
     accused = {one.client for one in record.clients if one.verdict in ACCUSING} if record else set()
     given = [contents[node] for node in sorted(contents) if str(node) not in accused]
     try:
         return function(given, weighted_by_key) if given else None
     except Exception as error:  # a function of the user's own, on values of clients'
-        _log.warning("clients' metrics could not be summed up: %r", error)
+        _log.warning("clients' metrics could not be summarized: %r", error)
         return MetricRecord()

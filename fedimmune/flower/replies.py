@@ -48,7 +48,7 @@ class OpenRound:
     Parameters
     ----------
     number
-        Of the round, from 1; a run that was resumed counts on.
+        The round, from 1; a resumed run continues to count.
     arrays, model
         The global model that was sent, as Flower has it and as tensors.
     sent
@@ -76,9 +76,9 @@ class Replies:
     opened
         What the round began with.
     count_key
-        Name of the metric with a client's sample count; None if counts are not believed.
+        Name of the metric with a client's sample count; None if counts are not used.
     most_samples
-        No client counts for more samples.
+        The most samples that a client may count for.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Replies:
     rejected, failed, late
         Why all others cannot be used, by node id.
     extra
-        How many further replies a node sent, which do not count.
+        Number of further replies of a node, which do not count.
     """
 
     opened: OpenRound
@@ -113,7 +113,7 @@ class Replies:
         replies
             As Flower hands them over, in any order.
         waited
-            How many seconds clients had.
+            Seconds that clients had.
         """
         given, sent = list(replies), self.opened.sent
         asked = {about.message_id: node for node, about in sent.items() if about.message_id}
@@ -122,7 +122,7 @@ class Replies:
         for reply in given:
             try:
                 self._sort(reply, asked)
-            except Exception as error:  # what a client sent cannot even be looked at
+            except Exception as error:  # what a client sent cannot even be inspected
                 node = _node_of(reply)
                 if node is not None:
                     self._stray.setdefault(node, f"cannot be read: {one_line(repr(error))}")
@@ -161,7 +161,7 @@ class Replies:
         about, number, is_error = reply.metadata, self.opened.number, reply.has_error()
         node, addressee = about.src_node_id, asked.get(about.reply_to_message_id)
         if is_error and node not in self.opened.sent and addressee is not None:
-            # If a node is gone the SuperLink answers in its stead, under an id of its own.
+            # If a node is gone, the SuperLink answers for it, under its own id.
             self._take_error(addressee, reply.error)
         elif not is_error and _is_earlier(about.group_id, number):
             early = f"its reply to round {about.group_id} came in round {number}"
@@ -253,7 +253,7 @@ def _node_of(reply: Any) -> int | None:
 
 
 def one_line(text: object, length: int = _MOST_TEXT) -> str:
-    """Show anybody's words on one line: printable, and not too long."""
+    """Show any text on one line: printable, and not too long."""
     words = " ".join(str(text)[: 4 * length].split())
     clean = "".join(letter if letter.isprintable() else "?" for letter in words)
     return clean if len(clean) <= length else clean[: length - 1] + "…"

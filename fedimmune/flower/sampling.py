@@ -42,8 +42,8 @@ def wait_for_nodes(grid: Grid, least: int, patience: float | None) -> list[int]:
 def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str]) -> list[int]:
     """Draw the nodes of a round, and log it.
 
-    Clients that are left out, by id as text, are asked all the same if fewer than `least` others
-    are there.
+    Clients that are left out, by id as text, are asked anyway if fewer than `least` others are
+    connected.
     """
     eligible = [node for node in nodes if str(node) not in left_out]
     if len(eligible) < least:
@@ -58,7 +58,7 @@ def draw(nodes: list[int], fraction: float, least: int, left_out: Collection[str
 
 
 class Exclusion:
-    """Leaves out clients that were suspected often of late, and tries them again later.
+    """Leaves out clients that were suspected often lately, and tries them again later.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ class Exclusion:
         self.rounds = check_int("exclude", "the second number", rounds, 1)
         if self.often > self.rounds:
             raise ParameterError(
-                f"exclude: nobody can be suspected in {often} of the last {rounds} rounds; give "
-                "the smaller number first"
+                f"exclude: nobody can be suspected in {often} of the last {rounds} rounds: "
+                "the smaller number comes first"
             )
         self._suspected: dict[str, list[int]] = {}
         self._until: dict[str, int] = {}
@@ -93,6 +93,6 @@ class Exclusion:
         return frozenset(client for client, last in self._until.items() if number <= last)
 
     def forget(self) -> None:
-        """Begin anew, with nobody suspected."""
+        """Start over, with nobody suspected."""
         self._suspected.clear()
         self._until.clear()

@@ -33,11 +33,11 @@ from fedimmune.updates import Updates
 __all__ = ["EvaluateFunction", "Session", "table_of"]
 
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
-"""Tests a model: given the round and the model, what it found."""
+"""Tests a model: takes the round and the model, returns what it found."""
 
 _log = logging.getLogger("flwr")
 _MEASURED = ("accuracy", "loss", "asr", "asr_others")
-"""What a test of the model may have found; the names are those of records."""
+"""What a test of the model may report, by the names in records."""
 _MOST_ROWS = 20
 _ORDER = (
     *(Verdict.SUSPECTED, Verdict.REJECTED, Verdict.FAILED, Verdict.LATE),
@@ -51,9 +51,9 @@ class Session:
     Parameters
     ----------
     rule
-        What it remembers is saved too.
+        Aggregates; what it remembers is saved too.
     exclusion
-        Says who is not asked; None if everybody is.
+        Decides who is not asked; None if everybody is.
     runs, name
         Folder of run folders, and this run's own in it, by default a new one; without `runs`
         nothing is written.
@@ -72,13 +72,13 @@ class Session:
         self.rule, self.exclusion = rule, exclusion
         self.folder = None if runs is None else RunFolder(_place(runs, name, rule))
         self.notices: dict[str, Notice] = {}
-        """What each client is to be told, by id."""
+        """The next notice of each client, by id."""
         self.before = 0
-        """How many rounds an earlier server has played; Flower counts from 1 again."""
+        """Number of rounds that an earlier server has played; Flower counts from 1 again."""
         self.planned: int | None = None
-        """How many rounds there are to be in all, if that is known."""
+        """Number of rounds in all, if it is known."""
         self.is_tested = False
-        """Whether the server tests each round's model, and writes the round down only then."""
+        """Whether the server tests each round's model, and records the round only then."""
         self.last: RoundRecord | None = None
         """The record of the last round."""
         self._about = {key: _plain(value) for key, value in (about or {}).items()}
@@ -108,14 +108,14 @@ class Session:
         path = self.folder.path
         if self.folder.is_finished:
             raise InputError(
-                f"the run {path} is finished: give another name, or remove its folder to run anew"
+                f"the run {path} is finished: choose another name, or remove its folder"
             )
         self._hold(self.folder)
         earlier, now = self.folder.scenario().get("rule"), _described(self.rule)
         if earlier != now:
             raise InputError(
                 f"the run {path} was begun with another rule ({earlier}) than there is now "
-                f"({now}): give another name"
+                f"({now}): choose another name"
             )
         saved = self.folder.resume(self.rule)
         if saved.model is None or saved.fingerprint is None:
@@ -144,8 +144,8 @@ class Session:
         outline = json.dumps([[n, str(t.dtype), list(t.shape)] for n, t in model.items()])
         if self._outline not in (None, outline):
             raise InputError(
-                f"the run {self.folder.path} was begun with a model of other layers: give another "
-                "name, or the model that it was begun with"
+                f"the run {self.folder.path} was begun with a model of other layers: choose "
+                "another name, or use the model that it was begun with"
             )
         self._outline = outline
         text = self._scenario(self.planned)
@@ -158,7 +158,7 @@ class Session:
         return frozenset() if self.exclusion is None else self.exclusion.left_out(number)
 
     def close(self) -> None:
-        """Let other processes have the run's folder."""
+        """Release the run's folder for other processes."""
         self.is_tested = self._is_held = False
         self._finish, self._written = None, ""
         self._held.close()
@@ -181,7 +181,7 @@ class Session:
     def finish(
         self, replies: Replies, updates: Updates, outcome: Outcome, seconds: Seconds
     ) -> RoundRecord:
-        """End a round; it is written down now, or when its model has been tested."""
+        """End a round; it is recorded now, or when its model has been tested."""
         number = replies.opened.number
         model = replies.opened.model if outcome.model is None else outcome.model
         finish = partial(
@@ -204,7 +204,7 @@ class Session:
         return self.last
 
     def tested(self, evaluate_fn: EvaluateFunction) -> EvaluateFunction:
-        """Have each round written down with what a test of its model has found."""
+        """Record each round with what a test of its model has found."""
         self.is_tested = True
 
         def test(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -220,7 +220,7 @@ class Session:
         return test
 
     def _note(self, record: RoundRecord) -> None:
-        """Remember what clients are to be told, and who was suspected."""
+        """Remember clients' notices, and who was suspected."""
         for one in record.clients:
             self.notices[one.client] = one.notice(self.rule.name)
             self.notices[one.client]["round"] = record.round
@@ -244,7 +244,7 @@ def _described(rule: Rule) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML knows it; None if it knows nothing of the kind."""
+    """Return a value as TOML can hold it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple | set | frozenset):

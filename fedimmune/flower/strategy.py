@@ -42,8 +42,8 @@ _OWNER = "RobustStrategy"
 class RobustStrategy(FedAvg):
     """Federated learning with any of fedimmune's rules, in any federation that Flower runs.
 
-    It replaces ``FedAvg``. No single client can end the run or own the model: each reply is checked
-    by itself, and what cannot be used is rejected by name, with the reason.
+    It replaces ``FedAvg``. No single client can end the run or control the model: each reply is
+    checked by itself, and what cannot be used is rejected by name, with the reason.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class RobustStrategy(FedAvg):
         the same name resumes where it stopped. By default nothing is written; without a name the
         folder is a new one.
     about
-        What the report says of the run, by the names that a scenario has: ``task``, ``attack``,
+        What the report says about the run, by the names in a scenario: ``task``, ``attack``,
         ``attackers``, ``clients``, ``seed``. Nothing depends on it.
     tell_clients
         Whether each client learns its own verdict with its next message; see `verdict_of`.
@@ -81,16 +81,16 @@ class RobustStrategy(FedAvg):
         With fewer valid replies a round is skipped and the model stays as it was. By default more
         than half of those asked: among fewer, attackers may be the majority.
     timeout
-        How many seconds clients have to answer, and how long a round waits for nodes.
+        Seconds that clients have to answer, and that a round waits for nodes.
     threads
-        How many of PyTorch's threads check and aggregate. More than one pays only if the server
-        has its cores to itself; otherwise they hold each other up.
+        Number of PyTorch threads that check and aggregate. More than one pays only if the server
+        has its cores to itself; otherwise they slow each other down.
     fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
-        How many nodes are asked, as ``FedAvg`` has it.
+        Number of nodes asked, as in ``FedAvg``.
     weighted_by_key, arrayrecord_key, configrecord_key
-        Names in messages, as ``FedAvg`` has them.
+        Names in messages, as in ``FedAvg``.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        Sum clients' metrics up; by default each metric's median. Metrics of clients that were
+        Summarize clients' metrics; by default each metric's median. Metrics of clients that were
         suspected or rejected in training are left out, and so are replies with more than 10,000
         numbers in their metrics.
 
@@ -152,9 +152,9 @@ class RobustStrategy(FedAvg):
         self.tell_clients = check_bool(_OWNER, "tell_clients", tell_clients)
         self.timeout = check_float(_OWNER, "timeout", timeout, above=0)
         self.threads = check_int(_OWNER, "threads", threads, 1)
-        self.min_replies = min_replies
         if min_replies is not None:
-            self.min_replies = check_int(_OWNER, "min_replies", min_replies, 1)
+            check_int(_OWNER, "min_replies", min_replies, 1)
+        self.min_replies = min_replies
         self.believe_samples = check_bool(_OWNER, "believe_samples", believe_samples)
         self.most_samples = check_int(_OWNER, "most_samples", most_samples, 1)
         parameters = dict(rule_parameters or {}) | ({"before": before} if before else {})
@@ -163,8 +163,8 @@ class RobustStrategy(FedAvg):
         self.rule.check_needs(supplied)
         if "anchor" in self.rule.needs and anchor is None:
             raise ParameterError(
-                f"{_OWNER}: the rule compares clients with the server's own update: give "
-                "anchor=, which anchor_for makes of a model and a few samples"
+                f"{_OWNER}: the rule compares clients with the server's own update: pass "
+                "anchor=, which anchor_for makes from a model and a few samples"
             )
         self.anchor = anchor if "anchor" in self.rule.needs else None
         self.server_loss = server_loss
@@ -182,7 +182,7 @@ class RobustStrategy(FedAvg):
 
     @property
     def last_record(self) -> RoundRecord | None:
-        """What became of each client in the last round; None before the first."""
+        """The record of the last round; None before the first."""
         return self.session.last
 
     # ---------------------------------------------------------------- a whole run
@@ -202,12 +202,12 @@ class RobustStrategy(FedAvg):
         Parameters
         ----------
         grid, initial_arrays, train_config, evaluate_config
-            As ``FedAvg`` has them.
+            As in ``FedAvg``.
         num_rounds
-            How many rounds the run is to have **in all**: one that was interrupted plays the rest,
-            from the model that was saved.
+            Number of rounds **in all**: a run that was interrupted plays the rest, from the model
+            that was saved.
         timeout
-            As in the constructor, which has the default.
+            As in the constructor, whose value is the default.
         evaluate_fn
             Tests the model after every round. What it calls ``accuracy``, ``loss``, ``asr`` and
             ``asr_others`` goes into the round's record.
@@ -309,7 +309,7 @@ class RobustStrategy(FedAvg):
         arrays
             The new model, or the old one if the round was skipped.
         metrics
-            How many clients were trusted, suspected and so on, and what clients measured.
+            Number of clients trusted, suspected and so on, and what clients measured.
         """
         opened, self._opened = self._opened, None
         if opened is None:
@@ -317,7 +317,7 @@ class RobustStrategy(FedAvg):
                 return None, None
             raise InputError(
                 "aggregate_train needs the model that the clients started from: call "
-                "configure_train before it, once a round"
+                "configure_train before it, once per round"
             )
         began = time.perf_counter()
         with num_threads(self.threads):
@@ -355,7 +355,7 @@ class RobustStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Sum up what clients measured, each once; nothing that they send makes this raise."""
+        """Summarize what clients measured, each once; nothing that they send makes this raise."""
         return sum_up(
             heard(replies), self.last_record, self.evaluate_metrics_aggr_fn, self.weighted_by_key
         )
@@ -392,7 +392,7 @@ def _rule_of(
     if isinstance(rule, Rule):
         if defense is not None or parameters:
             raise ParameterError(
-                f"{rule.name} is made already and takes no more parameters: give its name instead"
+                f"{rule.name} is made already and takes no more parameters: pass its name instead"
             )
         return rule
     given = dict(parameters or {})

@@ -1,4 +1,4 @@
-"""Signals that stop it: one line, an exit code, nothing half-written, nobody left, it goes on."""
+"""Signals that stop it: one line, an exit code, nothing half-written, nobody left, it resumes."""
 
 from __future__ import annotations
 

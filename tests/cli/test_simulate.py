@@ -294,13 +294,13 @@ class TooManyOutputs(Sound):
         ("Forgetful", "has to store its parameter 'size'"),
         ("Complicated", "size must be a number"),
         ("Raising", "cannot be made: RuntimeError: not today"),
-        ("NoData", "load must give fedimmune.Data, not NoneType"),
+        ("NoData", "load must return fedimmune.Data, not NoneType"),
         ("BadData", "load failed: OSError: the disk is gone"),
         ("ArrayData", "must be PyTorch tensors, not Tensor and ndarray"),
-        ("NoModel", "model must give a torch.nn.Module, not NoneType"),
+        ("NoModel", "model must return a torch.nn.Module, not NoneType"),
         ("BadModel", "model failed: KeyError: 'layers'"),
         ("WrongInputs", "the model, given two samples, failed: RuntimeError"),
-        ("TooManyOutputs", "one number a class; it gives (2, 7)"),
+        ("TooManyOutputs", "one number per class; it returns (2, 7)"),
     ],
 )
 def test_a_faulty_task_is_named_and_nothing_is_written(

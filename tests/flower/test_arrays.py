@@ -68,12 +68,12 @@ HEAD = len(_good().data) - 24
         (_lying(dtype="float64"), "is said to be"),
         (_lying(dtype="object"), "is said to be"),
         (_lying(stype="pickle"), "is serialized as"),
-        (_lying(data=b""), "no array of NumPy's"),
-        (_lying(data=b"not an array at all"), "no array of NumPy's"),
+        (_lying(data=b""), "not a NumPy array"),
+        (_lying(data=b"not an array at all"), "not a NumPy array"),
         (_lying(data=_good().data[:-1]), "bytes of values"),
         (_lying(data=_good().data + b"x"), "bytes of values"),
-        (_lying(data=_good().data[:20]), "no array of NumPy's"),
-        (Array("object", (1,), "numpy.ndarray", b"\x93NUMPY" + b"\xff" * 50), "no array"),
+        (_lying(data=_good().data[:20]), "not a NumPy array"),
+        (Array("object", (1,), "numpy.ndarray", b"\x93NUMPY" + b"\xff" * 50), "not a NumPy array"),
     ],
 )
 def test_lies_are_found_out(array: Array, reason: str) -> None:

@@ -53,8 +53,9 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def save(chart: Any, stem: Path) -> list[Path]:
         files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
+        described = chart.to_json()
         for file in files:
-            file.write_text(chart.to_json(), encoding="utf-8")
+            file.write_text(described, encoding="utf-8")
         return files
 
     monkeypatch.setattr(results, "save", save)
@@ -270,6 +271,7 @@ def test_no_run_shows_what_is_there_and_runs_nothing(
 
 @pytest.mark.usefixtures("sketched")
 def test_what_several_folders_measured_is_published_as_one_table(
+    shared: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -286,10 +288,13 @@ def test_what_several_folders_measured_is_published_as_one_table(
         return b"".join(file.read_bytes() for file in sorted((tmp_path / place).iterdir()))
 
     for seed in ("1", "2"):
-        one = ("--filter", f"seed={seed}", "--folder", tmp_path / seed)
-        assert call(monkeypatch, *asked, *which, *one) == 0
-        shutil.copytree(tmp_path / seed / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
+        runs = list((shared / "runs").glob(f"digits-[mo]*-backdoor-4of10-seed{seed}-*"))
+        assert len(runs) == 2
+        for run in runs:
+            for folder in (seed, "all"):
+                shutil.copytree(run, tmp_path / folder / "runs" / run.name)
     whole = publish("all", "at once")
+    assert b"Not finished" not in whole
     assert publish("1", "in turn", "--no-run") != whole
     assert b"Not finished" in (tmp_path / "in turn" / "mnist-backdoor.md").read_bytes()
     assert publish("2", "in turn", "--no-run") == whole
@@ -302,7 +307,7 @@ def test_what_several_folders_measured_is_published_as_one_table(
     assert table.read_text() != text
     assert publish("nothing", "in turn", "--no-run") == whole
 
-    # Rows of other keys, or that are not asked for, stay; the same cell run anew replaces one.
+    # Rows of other keys, or that are not asked for, stay; running the same cell again replaces one.
     head, row, *rest = text.splitlines()
     table.write_text("\n".join([head, row.replace(row[-16:], "0" * 16), *rest]) + "\n")
     words = ("--no-run", "--folder", tmp_path / "2", "--publish", table.parent, *which)
@@ -412,6 +417,7 @@ def test_a_folder_that_was_moved_has_the_same_runs(
     assert "done" not in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_what_a_run_saves_does_not_make_it_another_run(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -247,7 +247,7 @@ def test_measured_on_the_same_sets_however_many_were_learned(
 
 @pytest.mark.parametrize(("sets", "epochs"), [(0, 1), (1, 0)])
 def test_nothing_to_learn_from_is_refused(sets: int, epochs: int) -> None:
-    with pytest.raises(ParameterError, match="1 at least"):
+    with pytest.raises(ParameterError, match="at least 1"):
         demonstrate(sets=sets, epochs=epochs)
 
 
