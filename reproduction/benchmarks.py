@@ -99,7 +99,7 @@ def grid(
             told = {name: f for name, f in numbers.items() if f and name != _ORACLE}
             for name, f in told.items():
                 yield Entry(name, kind, _cell(task, _rule(name, f, defense), kind, f, seed))
-            for f in sorted(set(told.values())):
+            for f in sorted(set(told.values()))[: 1 if kind == "none" else None]:
                 yield Entry(_ORACLE, kind, _cell(task, {"name": _ORACLE}, kind, f, seed))
 
 
