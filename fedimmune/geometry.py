@@ -224,11 +224,22 @@ class Geometry:
         squared = norms[:, None] + norms[None, :] - 2 * gram
         return squared.clamp_(min=0).fill_diagonal_(0)
 
-    def seen_from(self, client: int) -> Tensor:
-        """Inner products of the differences to one client over all the layers, (n, n)."""
-        gram = self._about_center()
-        cross = gram[client]
-        return gram - cross[:, None] - cross[None, :] + gram[client, client]
+    def squared_distances_to(self, reference: str) -> Tensor:
+        """Squared distances of the updates to a reference, (n,); never negative."""
+        (row,), gram = self._rows([reference]), self.about_center.sum(0)
+        squared = gram.diagonal() + gram[row, row] - 2 * gram[row]
+        return squared[: len(self)].clamp_(min=0)
+
+    def middle(self) -> int:
+        """Return the client whose median distance to the others is the smallest."""
+        return int(self.squared_distances().median(dim=1).values.argmin())
+
+    def seen_from(self, row: int | str) -> Tensor:
+        """Inner products of the differences to a client or a reference over all layers, (n, n)."""
+        n, gram = len(self), self.about_center.sum(0)
+        place = self._rows([row])[0] if isinstance(row, str) else row
+        cross = gram[place, :n]
+        return gram[:n, :n] - cross[:, None] - cross[None, :] + gram[place, place]
 
     def norms(self) -> Tensor:
         """Lengths of the updates, (n,)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +55,16 @@ def rule_for(
     if "noise" in rules.find(name).parameters():
         parameters.setdefault("noise", 0)
     rule = rules.get(name, **parameters, **needs_of(name, layers))
-    return supplied(rule) if rule.needs else rule
+    if rule.needs:
+        rule = supplied(rule)
+    return forgetful(rule) if rule.has_history else rule
+
+
+def forgetful(rule: Rule) -> Rule:
+    """Let a rule meet every round as its first: properties are those of one round."""
+    made = copy.copy(rule)
+    rule.aggregate = lambda updates: copy.copy(made).aggregate(updates)  # type: ignore[method-assign]
+    return rule
 
 
 def supplied(rule: Rule) -> Rule:
@@ -64,9 +74,11 @@ def supplied(rule: Rule) -> Rule:
     def aggregate(updates: Any) -> Aggregation:
         given = Updates.of(updates)
         valid = given.checked()
-        if len(valid):
-            given = with_needs(given, rule.needs, [valid.state(one) for one in valid.clients])
-        return plain(given)
+        nothing = {
+            layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in given.layers
+        }
+        states = [valid.state(one) for one in valid.clients] or [nothing]
+        return plain(with_needs(given, rule.needs, states))
 
     rule.aggregate = aggregate  # type: ignore[method-assign]
     return rule

@@ -17,7 +17,15 @@ from fedimmune.geometry import Geometry, measure
 from fedimmune.results import Verdict
 from fedimmune.rules import GeometryRule, find
 from fedimmune.rules.preaggregation import ARC, NNM, Bucketing, Clip, Mixing, PreAggregator, parse
-from tests.rounds import SHAPES, as_states, as_vector, matrices, rule_for
+from tests.rounds import (
+    SHAPES,
+    VECTOR,
+    as_states,
+    as_vector,
+    matrices,
+    rule_for,
+    with_needs,
+)
 
 TEXTS = ["nnm", "clip(at=2),nnm", "arc", "clip(at=median, times=0.5)", "bucketing", "nnm,bucketing"]
 BY_NAME = {"adaptive", "oracle"}
@@ -147,7 +155,10 @@ def test_weights_from_inner_products_alone(name: str, text: str) -> None:
     rule = rule_for(name, range(12), before=text)
     if rule.has_history and "bucketing" in text:
         return
-    found = rule.weights_from_gram(matrix @ matrix.T)  # type: ignore[attr-defined]
+    names = sorted(rule.needs)
+    given = with_needs(Updates.from_vectors(matrix), names, [{VECTOR[0]: row} for row in matrix])
+    rows = torch.cat([matrix, *(given.references[each][VECTOR[0]][None] for each in names)])
+    found = rule.weights_from_gram(rows @ rows.T, references=names)  # type: ignore[attr-defined]
     answer = rule.aggregate(matrix)
     torch.testing.assert_close(found.weight.tolist(), list((answer.weights or {}).values()))
     torch.testing.assert_close(found.coefficients @ matrix, answer.update)
