@@ -29,6 +29,9 @@ __all__ = ["Geometry", "Reference", "measure"]
 _DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
 
+_LOST = 1e-12
+"""A squared length below this share of the terms that it is the sum of is not known."""
+
 _EXACT_COLUMNS = 32 * CHUNK
 
 _LARGEST_SQUARE = 1e290
@@ -242,8 +245,10 @@ class Geometry:
         return gram[:n, :n] - cross[:, None] - cross[None, :] + gram[place, place]
 
     def norms(self) -> Tensor:
-        """Lengths of the updates, (n,)."""
-        return self.gram().diagonal().clamp(min=0).sqrt()
+        """Lengths of the updates, (n,); 0 for one that is lost in the rounding of a far center."""
+        squares = self.gram().diagonal()
+        terms = self._about_center().diagonal() + self.of_center.sum()
+        return torch.where(squares > _LOST * terms, squares, 0.0).sqrt()
 
     def cosines(self) -> Tensor:
         """Cosines between the updates, (n, n); 0 for an update of length 0, the diagonal 1."""

@@ -44,9 +44,9 @@ class FLTrust(GeometryRule):
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         anchor, lengths = geometry.reference("anchor"), geometry.norms()
         own = anchor.square.sum().clamp(min=0).sqrt()
-        tiny = torch.finfo(torch.float64).tiny
-        unit = anchor.products.sum(0) / lengths.clamp(min=tiny)
-        trust = (unit / own.clamp(min=tiny)).clamp(0, 1)
+        inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+        along = anchor.products.sum(0) * inverse
+        trust = (along / own).clamp(0, 1) if float(own) > 0 else torch.zeros_like(along)
         if float(trust.sum()) == 0:
             why = f"{_AWAY}; nobody's does, so the model stays as it is"
             return ClientWeights.of_nobody(geometry.clients, trust, why)
@@ -56,4 +56,4 @@ class FLTrust(GeometryRule):
             for client, one in zip(geometry.clients, trust.tolist(), strict=True)
             if one == 0
         }
-        return ClientWeights(shares, trust, shares * own / lengths.clamp(min=tiny), reasons)
+        return ClientWeights(shares, trust, shares * own * inverse, reasons)
