@@ -68,11 +68,13 @@ def forgetful(rule: Rule) -> Rule:
 
 
 def supplied(rule: Rule) -> Rule:
-    """Let a rule find what it needs with every round: made of the valid clients' own updates."""
+    """Let a rule find what it needs with every round, if it is not there: made of the clients'."""
     plain = rule.aggregate
 
     def aggregate(updates: Any) -> Aggregation:
         given = Updates.of(updates)
+        if rule.needs <= given.supplied:
+            return plain(given)
         valid = given.checked()
         nothing = {
             layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in given.layers

@@ -21,6 +21,9 @@ from fedimmune.rules.base import ClientWeights, GeometryRule
 
 __all__ = ["CAF"]
 
+_NOTHING = 1e-9
+"""Of two clients that sent the same, rounding would leave one with a trace of weight."""
+
 
 class CAF(WithAttackers, GeometryRule):
     """The weighted mean with the smallest variance on the way to a total weight of n − 2f.
@@ -57,5 +60,6 @@ class CAF(WithAttackers, GeometryRule):
             tau = (centered @ (root * vectors[:, -1])).square() / variance
             if variance < least:
                 least, best = variance, ClientWeights(shares, tau)
-            c = c * (1 - tau / tau[c > 0].max()).clamp(min=0)
+            c = c * (1 - tau / tau[c > 0].max())
+            c = torch.where(c > _NOTHING, c, 0.0)
         return best

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from itertools import combinations, islice
-from math import comb, inf
+from itertools import combinations
+from math import comb
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ __all__ = ["SubsetRule"]
 _MOST = 200_000
 """More subsets than this are refused: 9 of 20 clients make fewer."""
 _AT_ONCE = 4096
+_SAME = 1 + 1e-9
+"""Spreads that differ by less than this factor tie: rounding does not decide."""
 
 
 class SubsetRule(WithAttackers, GeometryRule):
@@ -58,17 +60,14 @@ class SubsetRule(WithAttackers, GeometryRule):
         n = len(geometry)
         self._refuse_many(n)
         inner, squared = geometry.seen_from(geometry.middle()), geometry.squared_distances()
-        squared = (squared + squared.T) / 2  # or rounding would break ties
-        subsets = combinations(range(n), n - self.attackers_of(n))
-        best, kept = (inf, inf), list(range(n))
-        while some := list(islice(subsets, _AT_ONCE)):
-            index = torch.tensor(some)
-            rows, columns = index[:, :, None], index[:, None, :]
+        members = n - self.attackers_of(n)
+        subsets = torch.tensor(list(combinations(range(n), members))).reshape(-1, members)
+        spreads, sums = torch.empty(0).double(), torch.empty(0).double()
+        for some in subsets.split(_AT_ONCE):
+            rows, columns = some[:, :, None], some[:, None, :]
             apart = squared[rows, columns]
-            spreads, sums = self.spread(inner[rows, columns], apart), apart.sum((1, 2))
-            least = (spreads == spreads.min()).nonzero().flatten()
-            found = int(least[sums[least].argmin()])
-            reached = (float(spreads[found]), float(sums[found]))
-            if reached < best:
-                best, kept = reached, list(some[found])
+            spreads = torch.cat([spreads, self.spread(inner[rows, columns], apart)])
+            sums = torch.cat([sums, apart.sum((1, 2))])
+        least = (spreads <= _SAME * spreads.min()).nonzero().flatten()
+        kept = subsets[least[sums[least].argmin()]].tolist()
         return ClientWeights.of_kept(kept, squared[:, kept].amax(1).sqrt())
