@@ -38,6 +38,12 @@ def _counterparts(byzfl: Any) -> dict[str, Peer]:
         "trimmed-mean": ("ByzFL TrMean", lambda n: byzfl.TrMean(f=n // 3)),
         "geometric-median": ("ByzFL GeometricMedian", lambda _: byzfl.GeometricMedian()),
         "krum": ("ByzFL Krum", lambda n: byzfl.Krum(f=(n - 3) // 2)),
+        "caf": ("ByzFL CAF", lambda n: byzfl.CAF(f=(n - 1) // 2)),
+        "centered-clipping": ("ByzFL CenteredClipping", lambda _: byzfl.CenteredClipping()),
+        "mda": ("ByzFL MDA", lambda n: byzfl.MDA(f=(n - 1) // 2)),
+        "meamed": ("ByzFL Meamed", lambda n: byzfl.Meamed(f=(n - 1) // 2)),
+        "monna": ("ByzFL MoNNA", lambda n: byzfl.MoNNA(f=(n - 1) // 2)),
+        "smea": ("ByzFL SMEA", lambda n: byzfl.SMEA(f=(n - 1) // 2)),
         "multi-krum": ("ByzFL MultiKrum", lambda n: byzfl.MultiKrum(f=(n - 3) // 2)),
     }
 

@@ -19,7 +19,7 @@ import torch
 from benchmarks.clients import Clients
 from benchmarks.memory import AnonymousPeak, settle
 from benchmarks.resnet18 import first_columns, resnet18
-from benchmarks.subjects import THREADS, make_rule, reader
+from benchmarks.subjects import THREADS, make_rule, reader, supplying
 from fedimmune import Updates
 
 __all__ = ["probe_files", "probe_memory"]
@@ -61,6 +61,7 @@ def _memory(rule: str, n: int, source: str, columns: int) -> dict[str, float]:
     clients = Clients(n, first_columns(resnet18(), columns))
     make_updates = reader(clients, clients.matrix() if source == "matrix" else clients.states())
     subject = make_rule(rule)
+    make_updates = supplying(make_updates, subject, clients)
     del clients
     _start_threads()
     settle()  # what was freed by now is gone: the rule cannot be handed any of it unnoticed

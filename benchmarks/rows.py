@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.resnet18 import resnet18, size
+from fedimmune import rules
 
 __all__ = ["Bar", "Row", "bars", "time_bar", "write"]
 
@@ -23,6 +24,8 @@ _TIME_BARS = {
     "residual": 200.0,
     "adaptive": 4.0,
 }
+_WIDER_FOR_INNER_PRODUCTS = 1.3
+"""Rules that look at inner products and have no bar of their own: so many times Krum's."""
 _WIDER_FOR_STATES = 1.5
 _UPDATES_BAR = 2
 _FILES_BAR = 3 * 2**29
@@ -108,6 +111,8 @@ class Bar:
 def time_bar(rule: str, n: int, source: str) -> float | None:
     """Give the bar of a rule's time as a multiple of the mean's; None where there is none."""
     bar = _TIME_BARS.get(rule)
+    if bar is None and issubclass(rules.find(rule), rules.GeometryRule):
+        bar = _WIDER_FOR_INNER_PRODUCTS * _TIME_BARS["krum"]
     if bar is None or not (n == 10 or (n == 50 and rule == "residual")):
         return None
     return bar * _WIDER_FOR_STATES if source == "state_dicts" else bar

@@ -26,7 +26,7 @@ from benchmarks.probe import probe_memory
 from benchmarks.report import progress, show
 from benchmarks.resnet18 import Shapes, first_columns, resnet18, size
 from benchmarks.rows import Row, time_bar, write
-from benchmarks.subjects import SOURCES, THREADS, make_rule, reader
+from benchmarks.subjects import SOURCES, THREADS, make_rule, reader, supplying
 from benchmarks.timing import Effort, Timing, compare
 from fedimmune import FedimmuneError, Rule, Updates
 
@@ -156,9 +156,10 @@ def _time_rule(name: str, given: _Round, effort: Effort) -> Row | None:
     n, source = given.clients.n, given.source
     progress(f"time: {name}, {n} clients, {source}")
     rule = make_rule(name)
+    make_updates = supplying(given.make_updates, rule, given.clients)
     try:
         timing = compare(
-            partial(given.stacked.mean, 0), lambda: _aggregate(rule, given.make_updates), effort
+            partial(given.stacked.mean, 0), lambda: _aggregate(rule, make_updates), effort
         )
     except FedimmuneError as error:
         print(f"{name} is skipped: it refuses {n} clients ({error}).")

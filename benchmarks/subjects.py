@@ -17,8 +17,17 @@ from benchmarks.resnet18 import resnet18
 from fedimmune import Rule, Updates
 from fedimmune.adaptive.defense import Defense, DefenseAbout
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
+from fedimmune.updates import REFERENCES
 
-__all__ = ["ATTACKERS", "SOURCES", "THREADS", "make_rule", "reader", "untrained_defense"]
+__all__ = [
+    "ATTACKERS",
+    "SOURCES",
+    "THREADS",
+    "make_rule",
+    "reader",
+    "supplying",
+    "untrained_defense",
+]
 
 THREADS = 2
 ATTACKERS = (0, 1, 2)
@@ -55,3 +64,26 @@ def reader(clients: Clients, data: Tensor | Sequence[dict[str, Tensor]]) -> Call
     if isinstance(data, Tensor):
         return partial(Updates.from_vectors, data, layers=clients.shapes)
     return partial(Updates.from_states, data)
+
+
+def supplying(
+    make_updates: Callable[[], Updates], rule: Rule, clients: Clients
+) -> Callable[[], Updates]:
+    """Add what the rule needs besides: one more client's update stands for the server's own."""
+    if not rule.needs:
+        return make_updates
+    own = clients.state(clients.n)
+
+    def make() -> Updates:
+        updates = make_updates()
+        for name in sorted(rule.needs & REFERENCES.keys()):
+            updates = updates.with_reference(name, own)
+        return updates.with_server_loss(_length) if "server_loss" in rule.needs else updates
+
+    return make
+
+
+def _length(update: Tensor | dict[str, Tensor]) -> float:
+    """Stand in for a loss, which costs the server's own samples and nothing of a rule."""
+    parts = [update] if isinstance(update, Tensor) else update.values()
+    return sum(float(part.norm()) for part in parts)

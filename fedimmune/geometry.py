@@ -29,6 +29,9 @@ __all__ = ["Geometry", "Reference", "measure"]
 _DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
 
+_LOST = 1e-12
+"""A squared length below this share of the terms that it is the sum of is not known."""
+
 _EXACT_COLUMNS = 32 * CHUNK
 
 _LARGEST_SQUARE = 1e290
@@ -224,15 +227,28 @@ class Geometry:
         squared = norms[:, None] + norms[None, :] - 2 * gram
         return squared.clamp_(min=0).fill_diagonal_(0)
 
-    def seen_from(self, client: int) -> Tensor:
-        """Inner products of the differences to one client over all the layers, (n, n)."""
-        gram = self._about_center()
-        cross = gram[client]
-        return gram - cross[:, None] - cross[None, :] + gram[client, client]
+    def squared_distances_to(self, reference: str) -> Tensor:
+        """Squared distances of the updates to a reference, (n,); never negative."""
+        (row,), gram = self._rows([reference]), self.about_center.sum(0)
+        squared = gram.diagonal() + gram[row, row] - 2 * gram[row]
+        return squared[: len(self)].clamp_(min=0)
+
+    def middle(self) -> int:
+        """Return the client whose median distance to the others is the smallest."""
+        return int(self.squared_distances().median(dim=1).values.argmin())
+
+    def seen_from(self, row: int | str) -> Tensor:
+        """Inner products of the differences to a client or a reference over all layers, (n, n)."""
+        n, gram = len(self), self.about_center.sum(0)
+        place = self._rows([row])[0] if isinstance(row, str) else row
+        cross = gram[place, :n]
+        return gram[:n, :n] - cross[:, None] - cross[None, :] + gram[place, place]
 
     def norms(self) -> Tensor:
-        """Lengths of the updates, (n,)."""
-        return self.gram().diagonal().clamp(min=0).sqrt()
+        """Lengths of the updates, (n,); 0 for one that is lost in the rounding of a far center."""
+        squares = self.gram().diagonal()
+        terms = self._about_center().diagonal() + self.of_center.sum()
+        return torch.where(squares > _LOST * terms, squares, 0.0).sqrt()
 
     def cosines(self) -> Tensor:
         """Cosines between the updates, (n, n); 0 for an update of length 0, the diagonal 1."""

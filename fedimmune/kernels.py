@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,9 +22,11 @@ __all__ = [
     "Sorter",
     "add_in_order",
     "add_noise",
+    "add_reference",
     "by_chunk",
     "combine",
     "lower_median",
+    "near_median",
     "num_threads",
     "sampled",
     "survival",
@@ -190,7 +192,11 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
 
 
 def combine(
-    updates: Updates, function: ColumnFunction, *, parameters_are_checked: bool = False
+    updates: Updates,
+    function: ColumnFunction,
+    *,
+    parameters_are_checked: bool = False,
+    of_buffers: ColumnFunction | None = None,
 ) -> Any:
     """Read a round and put the aggregated update together, in the caller's own kind.
 
@@ -202,11 +208,13 @@ def combine(
         What to do with the columns of parameters and floating-point buffers.
     parameters_are_checked
         Whether an earlier read has shown the parameters to be finite.
+    of_buffers
+        What to do with the columns of floating-point buffers, if that is something else.
     """
     result = Result(updates)
     parameters = updates.of_kind(Kind.PARAMETER)
     result.fill(updates.blocks(parameters, check=not parameters_are_checked), function)
-    result.fill_buffers(updates, function)
+    result.fill_buffers(updates, function if of_buffers is None else of_buffers)
     return result.finish()
 
 
@@ -369,17 +377,64 @@ def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Gen
     random
         Where the noise comes from. It is drawn on the CPU, so that devices agree.
     """
-    for place, layer in enumerate(updates.layers):
-        if layer.kind is not Kind.PARAMETER:
-            continue
-        part = update if not updates.kind.has_layers else None
-        if part is None:
-            part = update[layer.name if updates.kind is InputKind.STATE else place]
-        values = part if isinstance(part, Tensor) else torch.from_numpy(part)
+    for values in updates.parameters_of(update).values():
         drawn = torch.randn(values.shape, generator=random, dtype=torch.float32) * deviation
         values.add_(drawn.to(values.device, values.dtype))
-        if not updates.kind.has_layers:
-            return
+
+
+def add_reference(update: Any, updates: Updates, name: str, factor: float) -> None:
+    """Add a multiple of one of the round's references to an aggregated update, in place."""
+    for layer, values in updates.parameters_of(update).items():
+        values.add_(updates.references[name][layer].to(values.device, values.dtype), alpha=factor)
+
+
+def near_median(n: int, keep: int) -> tuple[ColumnFunction, Callable[[Tensor], Tensor]]:
+    """Make the mean of the values nearest to the median of each column.
+
+    In ascending order those values stand side by side: the window of `keep` ranks moves up from
+    the lowest for as long as the value that it would gain is nearer than the one that it would
+    lose. Of two that are equally near the lower one is taken.
+
+    Parameters
+    ----------
+    n
+        How many rows.
+    keep
+        How many values are averaged.
+
+    Returns
+    -------
+    tuple
+        The column function, and one that says which values of some columns are used.
+    """
+    sorter, cut = Sorter(n), n - keep
+
+    def moves(ordered: Sequence[Tensor]) -> list[Tensor]:
+        # Halved, so that differences of finite values are finite.
+        middle = ordered[(n - 1) // 2] / 4 + ordered[n // 2] / 4
+        return [ordered[k + keep] / 2 - middle < middle - ordered[k] / 2 for k in range(cut)]
+
+    def mean(rows: Rows, out: Tensor) -> None:
+        ordered = sorter(rows)
+        moved = moves(ordered)
+        out.zero_()
+        for rank, values in enumerate(ordered):
+            part = values / keep
+            if rank >= keep:
+                part *= moved[rank - keep]
+            if rank < cut:
+                part *= ~moved[rank]
+            out += part
+
+    def used(values: Tensor) -> Tensor:
+        ordered = values.sort(0).values
+        first = torch.zeros_like(ordered[0], dtype=torch.long)
+        for moved in moves(list(ordered)):
+            first += moved
+        low, high = ordered.gather(0, first[None]), ordered.gather(0, first[None] + keep - 1)
+        return (values >= low) & (values <= high)
+
+    return mean, used
 
 
 @contextmanager

@@ -490,6 +490,27 @@ class Updates:
             found[layer.name] = source.unflatten(layer, flat).to(layer.dtype, copy=True)
         return found
 
+    def parameters_of(self, update: Any) -> dict[str, Tensor]:
+        """Return the trained layers of an aggregated update by name: views, never copies.
+
+        Parameters
+        ----------
+        update
+            In the caller's own kind.
+        """
+        if self.kind is InputKind.STATE:
+            parts = [update[layer.name] for layer in self.layers]
+        elif self.kind.has_layers:
+            parts = [torch.as_tensor(update[int(layer.name)]) for layer in self.layers]
+        else:
+            flat = torch.as_tensor(update).split([layer.size for layer in self.layers])
+            parts = [part.view(layer.shape) for part, layer in zip(flat, self.layers, strict=True)]
+        return {
+            layer.name: part
+            for part, layer in zip(parts, self.layers, strict=True)
+            if layer.kind is Kind.PARAMETER
+        }
+
     # ---------------------------------------------------------------- what is not a client's
 
     def with_reference(self, name: str, update: Any) -> Updates:

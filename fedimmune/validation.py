@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from fedimmune.errors import ParameterError
 
 __all__ = [
+    "check_at_least",
     "check_bool",
     "check_choice",
     "check_finite",
     "check_float",
     "check_fraction",
     "check_int",
+    "check_measure",
     "check_open_fraction",
 ]
 
@@ -41,6 +43,25 @@ def check_float(owner: str, name: str, value: object, above: float) -> float:
     if found is None or not math.isfinite(found) or found <= above:
         raise ParameterError(f"{owner}: {name} must be a number above {above:g}: {_shown(value)}")
     return found
+
+
+def check_at_least(owner: str, name: str, value: object, least: float) -> float:
+    """Check a finite number that is not below a bound (ints will do)."""
+    found = _as_float(value)
+    if found is None or not math.isfinite(found) or found < least:
+        needed = f"a number of at least {least:g}"
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
+    return found
+
+
+def check_measure(owner: str, name: str, value: object, *words: str) -> float | str:
+    """Check a number above 0, or a word for what is measured in each round."""
+    if not isinstance(value, str):
+        return check_float(owner, name, value, 0)
+    if value not in words:
+        needed = " or ".join(", ".join(("a number", *words)).rsplit(", ", 1))
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
+    return value
 
 
 def check_finite(owner: str, name: str, value: object) -> float:

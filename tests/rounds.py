@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -54,19 +55,32 @@ def rule_for(
     if "noise" in rules.find(name).parameters():
         parameters.setdefault("noise", 0)
     rule = rules.get(name, **parameters, **needs_of(name, layers))
-    return supplied(rule) if rule.needs else rule
+    if rule.needs:
+        rule = supplied(rule)
+    return forgetful(rule) if rule.has_history else rule
+
+
+def forgetful(rule: Rule) -> Rule:
+    """Let a rule meet every round as its first: properties are those of one round."""
+    made = copy.copy(rule)
+    rule.aggregate = lambda updates: copy.copy(made).aggregate(updates)  # type: ignore[method-assign]
+    return rule
 
 
 def supplied(rule: Rule) -> Rule:
-    """Let a rule find what it needs with every round: made of the valid clients' own updates."""
+    """Let a rule find what it needs with every round, if it is not there: made of the clients'."""
     plain = rule.aggregate
 
     def aggregate(updates: Any) -> Aggregation:
         given = Updates.of(updates)
+        if rule.needs <= given.supplied:
+            return plain(given)
         valid = given.checked()
-        if len(valid):
-            given = with_needs(given, rule.needs, [valid.state(one) for one in valid.clients])
-        return plain(given)
+        nothing = {
+            layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in given.layers
+        }
+        states = [valid.state(one) for one in valid.clients] or [nothing]
+        return plain(with_needs(given, rule.needs, states))
 
     rule.aggregate = aggregate  # type: ignore[method-assign]
     return rule

@@ -52,6 +52,9 @@ class Adaptive(GeometryRule):
     places = frozenset({"defense"})  # `digest` says which it is
     suspects_below = 0.0
     is_translation_equivariant = False
+    weights_make_result = False
+    looks_at_layers = True
+    bounds_lengths = True
 
     def __init__(
         self,

@@ -20,7 +20,14 @@ from fedimmune.buffers import settle
 from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.io import read_described, write_described
-from fedimmune.kernels import ColumnFunction, add_noise, combine, survival, weighted_sum
+from fedimmune.kernels import (
+    ColumnFunction,
+    add_noise,
+    add_reference,
+    combine,
+    survival,
+    weighted_sum,
+)
 from fedimmune.registry import Configurable
 from fedimmune.results import ClientResult, Suspicion, Verdict
 from fedimmune.rules.preaggregation import Before, Clip, Mixing, PreAggregator, mixed, parse
@@ -63,7 +70,8 @@ class ClientWeights:
     Parameters
     ----------
     weight
-        Each client's share, float64, not negative, summing to one.
+        Each client's share, float64, not negative, summing to one; or all 0, and the model stays
+        as it is.
     score
         What the rule measured of each client, if it measures something.
     coefficients
@@ -75,6 +83,8 @@ class ClientWeights:
         What clients without weight are suspected of, if the rule knows kinds of attack.
     noise
         Standard deviation of the normal noise that is added to each trained value of the result.
+    memory
+        What the reference ``memory`` is multiplied by before it is added to the result.
     """
 
     weight: Tensor
@@ -83,6 +93,19 @@ class ClientWeights:
     reasons: Mapping[ClientId, str] = field(default_factory=dict)
     suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
     noise: float = 0.0
+    memory: float = 0.0
+
+    @classmethod
+    def of_kept(cls, kept: Sequence[int], scores: Tensor) -> ClientWeights:
+        """Give the kept clients equal weights, and all others none."""
+        weight = torch.zeros_like(scores)
+        weight[list(kept)] = 1 / len(kept)
+        return cls(weight, scores)
+
+    @classmethod
+    def of_nobody(cls, clients: Sequence[ClientId], scores: Tensor, why: str) -> ClientWeights:
+        """Give nobody any weight: the model stays as it is, for a reason that everybody is told."""
+        return cls(torch.zeros_like(scores), scores, reasons=dict.fromkeys(clients, why))
 
     def of_clients(self, mixing: Mixing, clients: Sequence[ClientId]) -> ClientWeights:
         """Return what weights of mixed rows mean for the clients that the rows were made of."""
@@ -161,9 +184,21 @@ class Rule(Configurable, ABC):
     reads: int = 1
     """Number of times that a round is read, for progress displays."""
     is_translation_equivariant: ClassVar[bool] = True
-    """Whether shifting all updates by one vector shifts the result by it."""
+    """Whether shifting all updates, the server's own too, by one vector shifts the result by it."""
     is_scale_equivariant: ClassVar[bool] = True
-    """Whether scaling all updates by one positive number scales the result by it."""
+    """Whether scaling all updates, the server's own too, by one positive number scales the result
+    by it."""
+    weights_make_result: ClassVar[bool] = True
+    """Whether the result is the sum of the updates, each times its weight: not for a rule that
+    shortens updates or moves values."""
+    looks_at_layers: ClassVar[bool] = False
+    """Whether another division of the same values into layers may give another result."""
+    bounds_lengths: ClassVar[bool] = False
+    """Whether harm is bounded by the lengths of updates rather than by how far they lie apart."""
+    measures: ClassVar[bool] = False
+    """Whether inner products are taken, so that what is too large to be squared is rejected."""
+    remembers_clients: ClassVar[bool] = True
+    """Whether a rule with history knows clients by name."""
 
     buffers: str = "median"
     before: str = ""
@@ -223,7 +258,7 @@ class Rule(Configurable, ABC):
         """
         for need in sorted(self.needs - set(supplied)):
             raise ParameterError(f"{self.name} needs {NEEDS.get(need, need)}, and there is none")
-        remembers = self.has_history and not self._remembering()
+        remembers = self.has_history and self.remembers_clients and not self._remembering()
         for step in self.preaggregators:
             if step.regroups and (remembers or self.is_told_attackers):
                 raise ParameterError(
@@ -443,6 +478,8 @@ class Rule(Configurable, ABC):
             return Verdict.TRUSTED, ""
         usual = min(mean, float(survived.quantile(0.5)))
         verdict = Verdict.SUSPECTED if share < self.suspects_below * usual else Verdict.REDUCED
+        if share == 0 and self.unweighted_means is Verdict.UNUSED:
+            verdict = Verdict.UNUSED
         said = f"{share:.1%}" if share >= _SHOWN or share == 0 else f"less than {_SHOWN:.1%}"
         return verdict, f"{self.name} used it at {said} of the coordinates; {mean:.1%} is usual"
 
@@ -464,7 +501,7 @@ class WeightRule(Rule):
                 pass  # who is invalid in what is not measured has to be known before the weighing
         found = self._weighed(updates)
         coefficients = found.weight if found.coefficients is None else found.coefficients
-        counts = found.weight > 0
+        counts = found.weight > 0 if bool((found.weight > 0).any()) else found.weight == 0
         if not bool(counts.all()) and not reads and not updates.is_checked:
             raise NonFiniteError  # who is left out below has to be checked before
         counting = [client for client, does in zip(updates.clients, counts, strict=True) if does]
@@ -472,7 +509,11 @@ class WeightRule(Rule):
             updates.only(counting),
             weighted_sum(coefficients[counts]),
             parameters_are_checked=reads,
+            # Statistics are averaged: to shorten a step says nothing about them.
+            of_buffers=weighted_sum(found.weight[counts]),
         )
+        if found.memory:
+            add_reference(update, updates, "memory", found.memory)
         if found.noise > 0:
             add_noise(update, updates, found.noise, self._random(updates))
         answer = self._answer(updates, update, found)
@@ -497,6 +538,12 @@ class GeometryRule(WeightRule):
 
     reads = 2
     weighing_reads = True
+    measures = True
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether the rule, as it was made, looks at more than inner products, in `weigh`."""
+        return False
 
     @abstractmethod
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
@@ -510,6 +557,8 @@ class GeometryRule(WeightRule):
         return self.weigh_geometry(self.measure(updates))
 
     def _weighed(self, updates: Updates) -> ClientWeights:
+        if self.reads_values:
+            return super()._weighed(updates)
         return self._weigh_rows(self.measure(updates), updates.round)
 
     def _weigh_rows(self, geometry: Geometry, round_number: int) -> ClientWeights:
@@ -556,6 +605,8 @@ class GeometryRule(WeightRule):
         >>> rules.get("krum").weights_from_gram(updates @ updates.T).weight
         tensor([1., 0., 0., 0.], dtype=torch.float64)
         """
+        if self.reads_values:
+            raise ParameterError(f"{self!r} looks at more than inner products")
         geometry = Geometry.from_grams(grams, clients, references=references)
         self.check_needs(references)
         if len(geometry) < self.clients_needed:

@@ -18,7 +18,7 @@ from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 from fedimmune.validation import check_int
 
-__all__ = ["Krum", "MultiKrum"]
+__all__ = ["Krum", "MultiKrum", "krum_order"]
 
 
 class _Selection(GeometryRule):
@@ -42,15 +42,8 @@ class _Selection(GeometryRule):
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
         f = (n - 3) // 2 if self.attackers is None else self.attackers
-        squared = geometry.squared_distances()
-        scores = _neighbor_sums(squared, n - f - 2)
-        # Two clients that are each other's only neighbor tie: the one nearer to all others wins,
-        # so that the order of the clients does not decide.
-        order = sorted(range(n), key=lambda i: (float(scores[i]), float(squared[i].sum())))
-        weights = torch.zeros(n, dtype=torch.float64)
-        kept = order[: self._kept(n)]
-        weights[kept] = 1 / len(kept)
-        return ClientWeights(weights, scores)
+        scores, order = krum_order(geometry.squared_distances(), f)
+        return ClientWeights.of_kept(order[: self._kept(n)], scores)
 
 
 class Krum(_Selection):
@@ -109,6 +102,20 @@ class MultiKrum(_Selection):
         return max(1, n // 2 - 2) if self.keep is None else min(self.keep, n)
 
 
-def _neighbor_sums(squared: Tensor, neighbors: int) -> Tensor:
+def krum_order(squared: Tensor, attackers: int) -> tuple[Tensor, list[int]]:
+    """Score clients as Krum does, and put the best first.
+
+    Parameters
+    ----------
+    squared
+        Squared distances, (n, n).
+    attackers
+        How many may attack (f): the n − f − 2 nearest count, at least one.
+    """
+    n = len(squared)
     others = squared.clone().fill_diagonal_(torch.inf)
-    return others.sort(dim=1).values[:, :neighbors].sum(dim=1)
+    scores = others.sort(dim=1).values[:, : max(1, n - attackers - 2)].sum(dim=1)
+    # Two clients that are each other's only neighbor tie: the one nearer to all others wins,
+    # so that the order of the clients does not decide.
+    order = sorted(range(n), key=lambda i: (float(scores[i]), float(squared[i].sum())))
+    return scores, order

@@ -25,9 +25,20 @@ from fedimmune.errors import ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.registry import Configurable, Registry
 from fedimmune.updates import ClientId, Updates
-from fedimmune.validation import check_float, check_int, check_open_fraction
+from fedimmune.validation import check_float, check_int, check_measure, check_open_fraction
 
-__all__ = ["ARC", "NNM", "Before", "Bucketing", "Clip", "Mixing", "PreAggregator", "mixed", "parse"]
+__all__ = [
+    "ARC",
+    "NNM",
+    "Before",
+    "Bucketing",
+    "Clip",
+    "Mixing",
+    "PreAggregator",
+    "mixed",
+    "parse",
+    "shortening",
+]
 
 _LONGEST_TEXT = 500
 
@@ -196,9 +207,7 @@ class Clip(PreAggregator):
         quantile: float = 0.5,
         rate: float = 0.2,
     ) -> None:
-        if isinstance(at, str) and at not in ("median", "quantile"):
-            raise ParameterError(f"clip: at must be a number, median or quantile: {at!r}")
-        self.at = at if isinstance(at, str) else check_float(self.name, "at", at, 0)
+        self.at = check_measure(self.name, "at", at, "median", "quantile")
         self.times = check_float(self.name, "times", times, 0)
         self.quantile = check_open_fraction(self.name, "quantile", quantile, below=1)
         self.rate = check_float(self.name, "rate", rate, 0)
@@ -212,14 +221,12 @@ class Clip(PreAggregator):
 
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         lengths = geometry.norms()
-        if isinstance(self.at, float):
-            return _shortened(lengths, self.at)
-        if self.at == "median":
-            return _shortened(lengths, self.times * float(lengths.quantile(0.5)))
+        if self.at != "quantile":
+            return _shortened(shortening(lengths, self.at, self.times))
         length = float(lengths.quantile(self.quantile)) if self.length is None else self.length
         below = float((lengths <= length).double().mean())
         self._next = length * math.exp(-self.rate * (below - self.quantile))
-        return _shortened(lengths, self.times * length)
+        return _shortened(shortening(lengths, self.times * length))
 
     def finish(self) -> None:
         """Take note of a round that has been aggregated."""
@@ -240,12 +247,26 @@ class ARC(PreAggregator):
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         lengths, n = geometry.norms(), len(geometry)
         count = min(2 * attackers * (n - attackers) // n, n - 1)
-        return _shortened(lengths, float(lengths.sort().values[n - 1 - count]))
+        return _shortened(shortening(lengths, float(lengths.sort().values[n - 1 - count])))
 
 
-def _shortened(lengths: Tensor, most: float) -> Mixing:
-    """Shorten all that is longer than `most`; a factor of 0 would leave nothing to share."""
-    factors = (most / lengths.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1)
+def shortening(lengths: Tensor, most: float | str, times: float = 1.0) -> Tensor:
+    """Return what to multiply vectors by that may not be longer than `most`, at most 1.
+
+    Parameters
+    ----------
+    lengths
+        How long they are.
+    most
+        A number, or ``"median"`` for the median length `times` a number.
+    """
+    limit = times * float(lengths.quantile(0.5)) if isinstance(most, str) else most
+    factors = (limit / lengths.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1)
+    return torch.where(lengths <= limit, 1.0, factors)
+
+
+def _shortened(factors: Tensor) -> Mixing:
+    """Shorten updates; a factor of 0 would leave nothing to share."""
     return Mixing.of(factors.clamp(min=1e-300).diag())
 
 

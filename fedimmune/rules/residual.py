@@ -56,6 +56,7 @@ class Residual(Rule):
     summary = "a robust line through each coordinate's ranks; weights from the residuals"
     paper = "Fu et al., arXiv:1912.11464"
     symbols = {"bound": "λ", "threshold": "δ"}
+    weights_make_result = False
     reads = 2
 
     def __init__(

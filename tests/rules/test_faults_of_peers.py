@@ -165,10 +165,8 @@ def test_the_callers_data_is_never_changed() -> None:
 
 
 def test_registry_errors_list_what_there_is() -> None:
-    with pytest.raises(
-        ParameterError, match="there is no rule 'bulyan'; there are adaptive, foolsgold"
-    ):
-        rules.get("bulyan")
+    with pytest.raises(ParameterError, match="there is no rule 'xyz'; there are adaptive, "):
+        rules.get("xyz")
     with pytest.raises(ParameterError, match=r"has no parameter 'beta'; it takes trim \(β\)"):
         rules.get("trimmed-mean", beta=0.1)
     with pytest.raises(ParameterError, match="there is a rule 'krum' already"):
