@@ -6,6 +6,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -54,7 +55,16 @@ def rule_for(
     if "noise" in rules.find(name).parameters():
         parameters.setdefault("noise", 0)
     rule = rules.get(name, **parameters, **needs_of(name, layers))
+    if rule.has_history:
+        rule = forgetful(rule)
     return supplied(rule) if rule.needs else rule
+
+
+def forgetful(rule: Rule) -> Rule:
+    """Let every round be a rule's first."""
+    fresh = deepcopy(rule)
+    rule.aggregate = lambda updates: deepcopy(fresh).aggregate(updates)  # type: ignore[method-assign]
+    return rule
 
 
 def supplied(rule: Rule) -> Rule:
@@ -62,14 +72,17 @@ def supplied(rule: Rule) -> Rule:
     plain = rule.aggregate
 
     def aggregate(updates: Any) -> Aggregation:
-        given = Updates.of(updates)
-        valid = given.checked()
-        if len(valid):
-            given = with_needs(given, rule.needs, [valid.state(one) for one in valid.clients])
-        return plain(given)
+        return plain(complete(rule, Updates.of(updates)))
 
     rule.aggregate = aggregate  # type: ignore[method-assign]
     return rule
+
+
+def complete(rule: Rule, updates: Updates) -> Updates:
+    """Add what a rule needs to a round."""
+    valid = updates.checked()
+    states = [valid.state(client) for client in valid.clients]
+    return with_needs(updates, rule.needs, states) if states else updates
 
 
 def with_needs(

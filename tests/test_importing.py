@@ -77,6 +77,8 @@ def test_aggregating_needs_four_packages_only() -> None:
         "import fedimmune, torch\n"
         "from fedimmune.rules import Krum\n"
         "for name in set(fedimmune.rules.available()) - {'adaptive', 'oracle'}:\n"
-        "    print(fedimmune.rules.get(name).aggregate(torch.randn(7, 5)))\n"
+        "    rule = fedimmune.rules.get(name)\n"
+        "    if not rule.needs and not rule.packages:\n"
+        "        print(rule.aggregate(torch.randn(7, 5)))\n"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -57,6 +57,7 @@ class Residual(Rule):
     paper = "Fu et al., arXiv:1912.11464"
     symbols = {"bound": "λ", "threshold": "δ"}
     reads = 2
+    squares = False
 
     def __init__(
         self, *, bound: float = 2.0, threshold: float = 0.1, **common: Unpack[Common]
