@@ -82,7 +82,8 @@ def complete(rule: Rule, updates: Updates) -> Updates:
     """Add what a rule needs to a round."""
     valid = updates.checked()
     states = [valid.state(client) for client in valid.clients]
-    return with_needs(updates, rule.needs, states) if states else updates
+    nothing = {layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in updates.layers}
+    return with_needs(updates, rule.needs, states or [nothing])
 
 
 def with_needs(
@@ -102,8 +103,9 @@ def with_needs(
     if "server_loss" in needs:
 
         def loss(update: Any) -> float:
-            moved = update if isinstance(update, Mapping) else {VECTOR[0]: torch.as_tensor(update)}
-            return sum(float((moved[k].double() - anchor[k]).square().sum()) for k in anchor)
+            moved = update if isinstance(update, Mapping) else dict.fromkeys(VECTOR, update)
+            here, there = (torch.cat([t.reshape(-1) for t in s.values()]) for s in (moved, anchor))
+            return float((here.double() - there).square().sum())
 
         updates = updates.with_server_loss(loss)
     return updates

@@ -89,12 +89,18 @@ class Flame(GeometryRule):
 def _between_models(geometry: Geometry) -> Tensor:
     """Cosine distances of the local models w + x, (n, n).
 
-    Models are much longer than updates, so 1 − cos(u, v) would be a difference of nearly equal
-    numbers. It is (‖u − v‖² − (‖u‖ − ‖v‖)²) / (2‖u‖‖v‖), in which w cancels beforehand.
+    Models may be much longer than updates: then 1 − cos(u, v) is a difference of nearly equal
+    numbers. It is also (‖u − v‖² − (‖u‖ − ‖v‖)²) / (2‖u‖‖v‖), in which w cancels beforehand; that
+    in turn is bad for an update that is much longer than the others.
     """
-    model = geometry.reference("model")
-    change = 2 * model.products.sum(0) + geometry.gram().diagonal()  # of the squared length
-    lengths = (model.square.sum() + change).clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    model, gram = geometry.reference("model"), geometry.gram()
+    along, square = model.products.sum(0), model.square.sum()
+    change = 2 * along + gram.diagonal()  # of the squared length
+    lengths = (square + change).clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    products = torch.outer(lengths, lengths)
+    apart = geometry.squared_distances()
     longer = (change[:, None] - change) / (lengths[:, None] + lengths)
-    distances = (geometry.squared_distances() - longer.square()) / torch.outer(lengths, lengths)
-    return (distances / 2).clamp_(0, 2).fill_diagonal_(0)
+    near = (apart - longer.square()) / (2 * products)
+    far = 1 - (square + along[:, None] + along + gram) / products
+    distances = torch.where(apart < products / 4, near, far).clamp(0, 2)
+    return ((distances + distances.T) / 2).fill_diagonal_(0)
