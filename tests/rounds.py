@@ -79,11 +79,14 @@ def supplied(rule: Rule) -> Rule:
 
 
 def complete(rule: Rule, updates: Updates) -> Updates:
-    """Add what a rule needs to a round."""
+    """Add what a rule needs to a round that comes without it."""
+    missing = rule.needs - updates.supplied
+    if not missing:
+        return updates
     valid = updates.checked()
     states = [valid.state(client) for client in valid.clients]
     nothing = {layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in updates.layers}
-    return with_needs(updates, rule.needs, states or [nothing])
+    return with_needs(updates, missing, states or [nothing])
 
 
 def with_needs(
