@@ -73,7 +73,8 @@ def cutoffs(updates: Updates, share: float) -> Tensor:
     """Return how large each client's values must be to be among a share of its largest, (n,).
 
     Sizes are compared over all trained layers; at least one value is large enough, and equal ones
-    are together. One client is read at a time.
+    are together. The bound lies halfway to the next smaller value, so that rounding, where rows are
+    mixed before, cannot cost the last of them. One client is read at a time.
     """
     layers = updates.of_kind(Kind.PARAMETER)
     size = sum(layer.size for layer in layers)
@@ -84,5 +85,7 @@ def cutoffs(updates: Updates, share: float) -> Tensor:
         for layer in layers:
             room = torch.empty(layer.size, dtype=layer.compute_dtype, device=updates.device)
             parts.append(source.read(layer, 0, layer.size, room)[0].abs().double())
-        found.append(torch.cat(parts).kthvalue(few).values)
+        sizes = torch.cat(parts)
+        smaller = sizes.kthvalue(few - 1).values if few > 1 else sizes.new_zeros(())
+        found.append((sizes.kthvalue(few).values + smaller) / 2)
     return torch.stack(found).cpu()

@@ -304,7 +304,7 @@ def usual(values: list[float], bound: float) -> set[int]:
 def test_alignins(matrix: Tensor, bound: float) -> None:
     x = matrix.numpy()
     n, d = x.shape
-    model: Vector = np.random.default_rng(n).standard_normal(d)
+    model = np.random.default_rng(n).standard_normal((d,))
     principal = np.sign(np.sign(x).sum(0))
     signs = []
     for row in x:
