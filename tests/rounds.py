@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -55,15 +55,15 @@ def rule_for(
     if "noise" in rules.find(name).parameters():
         parameters.setdefault("noise", 0)
     rule = rules.get(name, **parameters, **needs_of(name, layers))
-    if rule.needs:
-        rule = supplied(rule)
-    return forgetful(rule) if rule.has_history else rule
+    if rule.has_history:
+        rule = forgetful(rule)
+    return supplied(rule) if rule.needs else rule
 
 
 def forgetful(rule: Rule) -> Rule:
-    """Let a rule meet every round as its first: properties are those of one round."""
-    made = copy.copy(rule)
-    rule.aggregate = lambda updates: copy.copy(made).aggregate(updates)  # type: ignore[method-assign]
+    """Let every round be a rule's first."""
+    fresh = deepcopy(rule)
+    rule.aggregate = lambda updates: deepcopy(fresh).aggregate(updates)  # type: ignore[method-assign]
     return rule
 
 
@@ -72,18 +72,21 @@ def supplied(rule: Rule) -> Rule:
     plain = rule.aggregate
 
     def aggregate(updates: Any) -> Aggregation:
-        given = Updates.of(updates)
-        if rule.needs <= given.supplied:
-            return plain(given)
-        valid = given.checked()
-        nothing = {
-            layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in given.layers
-        }
-        states = [valid.state(one) for one in valid.clients] or [nothing]
-        return plain(with_needs(given, rule.needs, states))
+        return plain(complete(rule, Updates.of(updates)))
 
     rule.aggregate = aggregate  # type: ignore[method-assign]
     return rule
+
+
+def complete(rule: Rule, updates: Updates) -> Updates:
+    """Add what a rule needs to a round that comes without it."""
+    missing = rule.needs - updates.supplied
+    if not missing:
+        return updates
+    valid = updates.checked()
+    states = [valid.state(client) for client in valid.clients]
+    nothing = {layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in updates.layers}
+    return with_needs(updates, missing, states or [nothing])
 
 
 def with_needs(
@@ -103,8 +106,9 @@ def with_needs(
     if "server_loss" in needs:
 
         def loss(update: Any) -> float:
-            moved = update if isinstance(update, Mapping) else {VECTOR[0]: torch.as_tensor(update)}
-            return sum(float((moved[k].double() - anchor[k]).square().sum()) for k in anchor)
+            moved = update if isinstance(update, Mapping) else dict.fromkeys(VECTOR, update)
+            here, there = (torch.cat([t.reshape(-1) for t in s.values()]) for s in (moved, anchor))
+            return float((here.double() - there).square().sum())
 
         updates = updates.with_server_loss(loss)
     return updates

@@ -79,6 +79,8 @@ def test_aggregating_needs_four_packages_only() -> None:
         "given = fedimmune.Updates.of(torch.randn(7, 5)).with_anchor(own)\n"
         "given = given.with_reference('model', own).with_server_loss(lambda update: 0.0)\n"
         "for name in set(fedimmune.rules.available()) - {'adaptive', 'oracle'}:\n"
-        "    print(fedimmune.rules.get(name).aggregate(given))\n"
+        "    rule = fedimmune.rules.get(name)\n"
+        "    if not rule.packages:\n"
+        "        print(rule.aggregate(given))\n"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

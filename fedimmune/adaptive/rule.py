@@ -50,11 +50,11 @@ class Adaptive(GeometryRule):
     summary = "attention that has learned attacks from rehearsals; needs a defense"
     paper = "Wan and Chen 2021"
     places = frozenset({"defense"})  # `digest` says which it is
+    looks_at_layers = True
+    bounds_lengths = True
     suspects_below = 0.0
     is_translation_equivariant = False
     weights_make_result = False
-    looks_at_layers = True
-    bounds_lengths = True
 
     def __init__(
         self,

@@ -31,11 +31,14 @@ AsJsonList = Annotated[bool, typer.Option("--json", help="Print a JSON list.")]
 
 @command("fedimmune rules", "fedimmune rules --json")
 def rules(as_json: AsJsonList = False) -> None:
-    """List the rules with their parameters and papers."""
+    """List the rules with their parameters, what they look at and need, and papers."""
     from fedimmune import rules as known
 
     found = [known.find(name) for name in known.available()]
-    facts: dict[str, Callable[[Any], Any]] = {"paper": lambda rule: rule.paper}
+    facts: dict[str, Callable[[Any], Any]] = {
+        "class": lambda rule: rule.kind(),
+        "paper": lambda rule: rule.paper,
+    }
     _list("rule", "what it returns", found, facts, as_json)
 
 

@@ -70,8 +70,8 @@ class ClientWeights:
     Parameters
     ----------
     weight
-        Each client's share, float64, not negative, summing to one; or all 0, and the model stays
-        as it is.
+        Each client's share, float64, not negative, summing to one; all 0 if the rule believes
+        nobody: then the model stays as it is.
     score
         What the rule measured of each client, if it measures something.
     coefficients
@@ -171,6 +171,19 @@ class Rule(Configurable, ABC):
     """Where the rule is from."""
     needs: frozenset[str] = frozenset()
     """What the rule needs besides the updates: of `NEEDS`. Engines and Flower supply it."""
+    looks_at: ClassVar[str] = "other"
+    """What decides, for lists: inner products (*Gram*), one *coordinate* at a time, or *other*."""
+    packages: ClassVar[frozenset[str]] = frozenset()
+    """Packages that it imports when it aggregates, besides those that every rule needs."""
+    looks_at_layers: ClassVar[bool] = False
+    """Whether another division of the same values into layers may give another result."""
+    squares: ClassVar[bool] = True
+    """Whether updates are measured: a client whose values are too large for that is rejected."""
+    keeps_common_update: ClassVar[bool] = True
+    """Whether clients that all send the same update get it."""
+    bounds_lengths: ClassVar[bool] = False
+    """Whether the harm of those that it `withstands` is bounded by honest updates' lengths, and not
+    by how far they are apart."""
     is_told_attackers: ClassVar[bool] = False
     """Whether the rule takes the attackers' ids, which no server knows, as `attackers`."""
     guards_buffers: ClassVar[bool] = True
@@ -181,6 +194,8 @@ class Rule(Configurable, ABC):
     suspects_below: ClassVar[float] = 0.1
     """Below this share of an equal weight, and of the median client's, a client is suspected too;
     0 for a rule that gives suspects no weight at all."""
+    parts: ClassVar[str] = "coordinates"
+    """At what a client is used or not, under a rule without weights."""
     reads: int = 1
     """Number of times that a round is read, for progress displays."""
     is_translation_equivariant: ClassVar[bool] = True
@@ -191,12 +206,6 @@ class Rule(Configurable, ABC):
     weights_make_result: ClassVar[bool] = True
     """Whether the result is the sum of the updates, each times its weight: not for a rule that
     shortens updates or moves values."""
-    looks_at_layers: ClassVar[bool] = False
-    """Whether another division of the same values into layers may give another result."""
-    bounds_lengths: ClassVar[bool] = False
-    """Whether harm is bounded by the lengths of updates rather than by how far they lie apart."""
-    measures: ClassVar[bool] = False
-    """Whether inner products are taken, so that what is too large to be squared is rejected."""
     remembers_clients: ClassVar[bool] = True
     """Whether a rule with history knows clients by name."""
 
@@ -213,6 +222,13 @@ class Rule(Configurable, ABC):
         self.before = ",".join(map(str, self.preaggregators))
 
     # ---------------------------------------------------------------- what it says of itself
+
+    @classmethod
+    def kind(cls) -> str:
+        """Say for lists what the rule looks at, and what it needs besides: ``Gram, model``."""
+        remembers = cls.has_history is not Rule.has_history
+        besides = cls.needs | {"history"} if remembers else cls.needs
+        return ", ".join([cls.looks_at, *sorted(each.replace("_", " ") for each in besides)])
 
     @property
     def has_history(self) -> bool:
@@ -481,7 +497,7 @@ class Rule(Configurable, ABC):
         if share == 0 and self.unweighted_means is Verdict.UNUSED:
             verdict = Verdict.UNUSED
         said = f"{share:.1%}" if share >= _SHOWN or share == 0 else f"less than {_SHOWN:.1%}"
-        return verdict, f"{self.name} used it at {said} of the coordinates; {mean:.1%} is usual"
+        return verdict, f"{self.name} used it at {said} of the {self.parts}; {mean:.1%} is usual"
 
 
 class WeightRule(Rule):
@@ -501,7 +517,9 @@ class WeightRule(Rule):
                 pass  # who is invalid in what is not measured has to be known before the weighing
         found = self._weighed(updates)
         coefficients = found.weight if found.coefficients is None else found.coefficients
-        counts = found.weight > 0 if bool((found.weight > 0).any()) else found.weight == 0
+        counts = found.weight > 0
+        if not bool(counts.any()):  # nobody is believed: everybody's part is 0
+            counts, coefficients = ~counts, torch.zeros_like(coefficients)
         if not bool(counts.all()) and not reads and not updates.is_checked:
             raise NonFiniteError  # who is left out below has to be checked before
         counting = [client for client, does in zip(updates.clients, counts, strict=True) if does]
@@ -536,9 +554,9 @@ class WeightRule(Rule):
 class GeometryRule(WeightRule):
     """A weight rule that looks at nothing but inner products."""
 
+    looks_at = "Gram"
     reads = 2
     weighing_reads = True
-    measures = True
 
     @property
     def reads_values(self) -> bool:
@@ -620,6 +638,9 @@ class CoordinateRule(Rule):
     It says instead how much of each client's update survived: the share of coordinates at which the
     client's value was among those used. In large models that is counted on an even sample.
     """
+
+    looks_at = "coordinate"
+    squares = False
 
     @abstractmethod
     def column_function(self, n: int) -> ColumnFunction:

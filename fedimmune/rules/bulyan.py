@@ -45,7 +45,7 @@ class Bulyan(WithAttackers):
     clients_per_attacker = 4
     clients_besides = 3
     unweighted_means = Verdict.UNUSED
-    measures = True
+    squares = True
     reads = 2
 
     def _attempt(self, updates: Updates) -> Aggregation:

@@ -40,6 +40,7 @@ class Mean(WeightRule):
 
     name = "mean"
     guards_buffers = False
+    squares = False
     summary = "FedAvg: every client counts equally, or by its sample count with a cap"
     unweighted_means = Verdict.UNUSED
     paper = "McMahan et al., AISTATS 2017"

@@ -33,6 +33,7 @@ class Oracle(WeightRule):
 
     name = "oracle"
     guards_buffers = False
+    squares = False
     summary = "told who attacks: the mean of the others; the limit for every rule"
     is_told_attackers = True
     paper = "the robust mean of Wan and Chen, 2021"

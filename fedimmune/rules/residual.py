@@ -58,6 +58,7 @@ class Residual(Rule):
     symbols = {"bound": "λ", "threshold": "δ"}
     weights_make_result = False
     reads = 2
+    squares = False
 
     def __init__(
         self, *, bound: float = 2.0, threshold: float = 0.1, **common: Unpack[Common]

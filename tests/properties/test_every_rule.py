@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedimmune import Updates, rules
 from fedimmune.errors import NotEnoughClientsError
-from fedimmune.rules import GeometryRule, find
+from fedimmune.results import Verdict
+from fedimmune.rules import GeometryRule, WeightRule, find
 from tests.rounds import (
     COLUMNS,
     SHAPES,
@@ -22,6 +23,7 @@ from tests.rounds import (
     as_files,
     as_states,
     as_vector,
+    complete,
     in_blocks,
     matrices,
     rule_for,
@@ -101,7 +103,16 @@ def test_weights_are_shares_and_make_the_update(name: str, matrix: Tensor) -> No
     if answer.weights is not None:
         weights = torch.tensor(list(answer.weights.values()), dtype=torch.float64)
         assert float(weights.min()) >= 0
+        if not bool(weights.any()):  # nobody is believed: the model stays as it is, and it is said
+            assert not bool(answer.update.any())
+            assert set(answer.verdicts.values()) <= {Verdict.SUSPECTED, Verdict.UNUSED}
+            return
         assert float(weights.sum()) == pytest.approx(1)
+        if isinstance(rule, WeightRule) and name != "adaptive":
+            found = rule.weigh(complete(rule, Updates.of(matrix)))
+            assert found.weight.tolist() == pytest.approx(weights.tolist())
+            weights = found.weight if found.coefficients is None else found.coefficients
+            assert bool((weights <= found.weight).all()), "updates are never made longer"
         if name == "adaptive":  # which shortens updates to the median length
             lengths = matrix.norm(dim=1)
             matrix = matrix * (lengths.quantile(0.5) / lengths).clamp(max=1)[:, None]
@@ -152,7 +163,7 @@ def test_array_tensor_list_states_and_files_agree(name: str, matrix: Tensor) -> 
     by_layer = rule_for(name, range(n), layers=SHAPES)
     from_states = by_layer.aggregate(states).update
     assert_near(as_vector(from_states), by_layer(Updates.from_vectors(matrix, layers=SHAPES)))
-    if not rule.looks_at_layers:  # another division is another round
+    if not rule.looks_at_layers:  # else another division is another round
         assert_near(as_vector(from_states), expected)
     with tempfile.TemporaryDirectory() as folder:
         paths = as_files(states, Path(folder))
@@ -287,8 +298,11 @@ def test_defaults_work_from_three_clients_on(name: str, n: int) -> None:
 
 @every_rule
 def test_identical_clients_give_their_update(name: str) -> None:
-    row = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    torch.testing.assert_close(rule_for(name, range(6))(row.repeat(6, 1)), row)
+    row, rule = torch.linspace(-1, 1, 9, dtype=torch.float64), rule_for(name, range(6))
+    found = rule(row.repeat(6, 1))
+    if rule.keeps_common_update:
+        torch.testing.assert_close(found, row)
+    assert float(found.norm()) <= float(row.norm()) * (1 + 1e-9)
 
 
 @every_rule

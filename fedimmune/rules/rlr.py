@@ -1,0 +1,62 @@
+"""Robust learning rate: where too few clients agree on a coordinate's sign, it moves the other way.
+
+The result is the mean in each coordinate where |Σ sign(xᵢ)| ≥ θ, and minus the mean elsewhere.
+
+References
+----------
+Özdayi, Kantarcioglu, Gel: *Defending against Backdoors in Federated Learning with Robust Learning
+Rate*, AAAI 2021. Clients count equally: the server cannot verify their numbers of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from fedimmune._sources import Rows
+from fedimmune.kernels import ColumnFunction
+from fedimmune.rules.base import Common, CoordinateRule
+from fedimmune.validation import check_int
+
+__all__ = ["RLR"]
+
+
+class RLR(CoordinateRule):
+    """The mean, negated in each coordinate on whose sign too few clients agree.
+
+    It says nothing about single clients: everybody's value is in every mean.
+
+    Parameters
+    ----------
+    threshold
+        θ: how far the votes for the two signs must be apart. More than the number of attackers, and
+        no more than what is left of the honest majority. By default ⌈0.4 n⌉, the authors' 4 of 10.
+    """
+
+    name = "rlr"
+    summary = "the mean, negated in each coordinate on whose sign too few agree"
+    paper = "Özdayi et al., AAAI 2021"
+    symbols = {"threshold": "θ"}
+    is_translation_equivariant = False
+
+    def __init__(self, *, threshold: int | None = None, **common: Unpack[Common]) -> None:
+        super().__init__(**common)
+        self.threshold = (
+            None if threshold is None else check_int(self.name, "threshold", threshold, 0)
+        )
+
+    def column_function(self, n: int) -> ColumnFunction:
+        threshold = math.ceil(0.4 * n) if self.threshold is None else self.threshold
+
+        def signed_mean(rows: Rows, out: Tensor) -> None:
+            votes = torch.sign(rows[0])
+            torch.mul(rows[0], 1 / n, out=out)
+            for row in rows[1:]:
+                votes += torch.sign(row)
+                out.add_(row, alpha=1 / n)
+            out.mul_(torch.where(votes.abs() >= threshold, 1.0, -1.0))
+
+        return signed_mean

@@ -1,0 +1,91 @@
+"""What rules that keep some of the clients share: who is usual, and the mean of those kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedimmune._layers import Kind
+from fedimmune.geometry import Geometry
+from fedimmune.rules.base import ClientWeights
+from fedimmune.updates import Updates
+
+__all__ = ["are_usual", "by_id", "cutoffs", "larger_cluster", "mean_of"]
+
+_INDISTINCT = 1e-9
+"""Values that differ by less than this share of the largest do not differ."""
+
+
+def mean_of(
+    kept: Tensor, lengths: Tensor | None = None, most: float = torch.inf, **more: Any
+) -> ClientWeights:
+    """Weigh the clients that are kept equally.
+
+    Parameters
+    ----------
+    kept
+        (n,), booleans. If nobody is kept, nobody has weight and the model stays as it is.
+    lengths, most
+        Lengths of the updates, and what longer ones are shortened to.
+    **more
+        Further parameters of `ClientWeights`.
+    """
+    weight = kept.double() / max(1, int(kept.sum()))
+    if lengths is None:
+        return ClientWeights(weight, **more)
+    factors = (most / lengths.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1)
+    return ClientWeights(weight, coefficients=weight * factors, **more)
+
+
+def are_usual(values: Tensor, bound: float) -> Tensor:
+    """Say which values lie within `bound` standard deviations of their median, (n,)."""
+    away = (values - values.quantile(0.5)).abs()
+    same = away <= _INDISTINCT * values.abs().max()
+    # Of two groups of equal size all lie at one deviation exactly: rounding must not decide there.
+    return (away < bound * values.std(correction=0) * (1 - _INDISTINCT)) | same
+
+
+def by_id(geometry: Geometry) -> list[int]:
+    """Return the rows in the order of ids, so that where distances tie no other order decides."""
+    return sorted(range(len(geometry)), key=lambda row: repr(geometry.clients[row]))
+
+
+def larger_cluster(geometry: Geometry, linkage: str) -> Tensor:
+    """Say who is in the larger of two clusters by cosine distance 1 − cos, (n,).
+
+    Of two equally large ones it is that whose members are more alike.
+    """
+    from sklearn.cluster import AgglomerativeClustering  # noqa: PLC0415 (others do without)
+
+    cosines = geometry.cosines()
+    order = by_id(geometry)
+    model = AgglomerativeClustering(2, metric="precomputed", linkage=linkage)
+    labels = model.fit_predict((1 - cosines[order][:, order]).numpy())
+    first = torch.empty(len(geometry), dtype=torch.bool)
+    first[order] = torch.from_numpy(labels == labels[0])
+    sides = (first, ~first)
+    return max(sides, key=lambda side: (int(side.sum()), float(cosines[side][:, side].sum())))
+
+
+def cutoffs(updates: Updates, share: float) -> Tensor:
+    """Return how large each client's values must be to be among a share of its largest, (n,).
+
+    Sizes are compared over all trained layers; at least one value is large enough, and equal ones
+    are together. The bound lies halfway to the next smaller value, so that rounding, where rows are
+    mixed before, cannot cost the last of them. One client is read at a time.
+    """
+    layers = updates.of_kind(Kind.PARAMETER)
+    size = sum(layer.size for layer in layers)
+    few = size - max(1, int(share * size)) + 1
+    found = []
+    for client in updates.clients:
+        source, parts = updates.only([client]).source, []
+        for layer in layers:
+            room = torch.empty(layer.size, dtype=layer.compute_dtype, device=updates.device)
+            parts.append(source.read(layer, 0, layer.size, room)[0].abs().double())
+        sizes = torch.cat(parts)
+        smaller = sizes.kthvalue(few - 1).values if few > 1 else sizes.new_zeros(())
+        found.append((sizes.kthvalue(few).values + smaller) / 2)
+    return torch.stack(found).cpu()
