@@ -22,6 +22,8 @@ _NARROW = 100
 _BY = {
     "krum": "by the number of clients",
     "multi-krum": "by the number of clients",
+    "rlr": "by the number of clients",
+    "zeno": "by the number of clients",
     "label-flip": "by the number of classes",
 }
 """What a default that is None depends on."""

@@ -16,9 +16,12 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from fedimmune._layers import Kind
 from fedimmune._sources import Rows
-from fedimmune.kernels import ColumnFunction
+from fedimmune.aggregation import Aggregation
+from fedimmune.kernels import ColumnFunction, Result, weighted_sum
 from fedimmune.rules.base import Common, CoordinateRule
+from fedimmune.updates import Updates
 from fedimmune.validation import check_int
 
 __all__ = ["RLR"]
@@ -60,3 +63,12 @@ class RLR(CoordinateRule):
             out.mul_(torch.where(votes.abs() >= threshold, 1.0, -1.0))
 
         return signed_mean
+
+    def _attempt(self, updates: Updates) -> Aggregation:
+        rows, _ = self._mixed(updates)
+        result, n = Result(rows), len(rows)
+        parameters = rows.blocks(rows.of_kind(Kind.PARAMETER), check=True)
+        result.fill(parameters, self.column_function(n))
+        # Statistics are not steps: they are averaged, and never negated.
+        result.fill_buffers(rows, weighted_sum(torch.full((n,), 1 / n, dtype=torch.float64)))
+        return self._answer(updates, result.finish())

@@ -114,16 +114,20 @@ class SignGuard(Remembering, WeightRule):
         size = sum(layer.size for layer in layers)
         count = max(1, int(self.sample * size))
         first = int(torch.randint(0, size - count + 1, (1,), generator=self._random(updates)))
-        found = torch.zeros(len(updates), 3, dtype=torch.float64)
+        starts, total = {}, 0
         for layer in layers:
-            start, stop = max(0, first), min(layer.size, first + count)
-            first -= layer.size  # the part as the next layer sees it
-            if start < stop:
-                length = len(updates) * (stop - start)
-                room = torch.empty(length, dtype=layer.compute_dtype, device=updates.device)
-                values = updates.source.read(layer, start, stop, room)
-                signs = torch.stack([values > 0, values == 0, values < 0], dim=2)
-                found += signs.sum(1).cpu()
+            starts[layer.name], total = total, total + layer.size
+        part = [
+            layer
+            for layer in layers
+            if starts[layer.name] < first + count and starts[layer.name] + layer.size > first
+        ]
+        found = torch.zeros(len(updates), 3, dtype=torch.float64)
+        for block in updates.blocks(part, check=False, stacked=True):
+            begin = first - starts[block.layer.name] - block.start  # as the block counts
+            values = block.values[:, max(0, begin) : max(0, begin + count)]
+            signs = torch.stack([values > 0, values == 0, values < 0], dim=2)
+            found += signs.sum(1).cpu()
         return found / found.max(0).values.clamp(min=1)
 
     # ---------------------------------------------------------------- the last result

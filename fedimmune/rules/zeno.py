@@ -18,6 +18,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from fedimmune._layers import Kind
 from fedimmune.geometry import measure
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, Common, WeightRule
@@ -73,8 +74,14 @@ class Zeno(WeightRule):
         n, lengths = len(updates), measure(updates).norms()
         b = max(0, (n - 3) // 2) if self.attackers is None else self.attackers
         like = updates.state(updates.clients[0])
-        before = _loss(updates, {name: torch.zeros_like(each) for name, each in like.items()})
-        gains = [before - _loss(updates, updates.state(client)) for client in updates.clients]
+        nothing = {name: torch.zeros_like(each) for name, each in like.items()}
+        # No client's score hangs on its counters, which are not trained.
+        counters = {layer.name: nothing[layer.name] for layer in updates.of_kind(Kind.COUNTER)}
+        before = _loss(updates, nothing)
+        gains = [
+            before - _loss(updates, {**updates.state(client), **counters})
+            for client in updates.clients
+        ]
         scores = torch.tensor(gains, dtype=torch.float64) - self.penalty * lengths.square()
         scores = scores.nan_to_num(nan=_WORST, neginf=_WORST)
         # Where scores tie, ids decide and not the order in which clients are given.
