@@ -41,5 +41,5 @@ class Blend(Collusion):
     def collude(self, seen: Seen, context: Context) -> Updates:
         towards = seen.trained(seen.mean, self.share)
         rest = -(1 - self.share) * self.scale
-        states = map(seen.attackers.state, seen.attackers.clients)
+        states = map(seen.attackers.state, seen.clients)
         return seen.send(*(seen.along(towards, rest, state) for state in states))

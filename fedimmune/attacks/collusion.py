@@ -18,7 +18,7 @@ from fedimmune._layers import Kind, Layer
 from fedimmune._sources import Rows
 from fedimmune.attacks.base import Attack, Context, Knowledge
 from fedimmune.kernels import combine, weighted_sum
-from fedimmune.updates import Updates
+from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Collusion", "Seen", "State"]
 
@@ -37,6 +37,11 @@ class Seen:
     def __init__(self, attackers: Updates, visible: Updates) -> None:
         self.attackers, self.visible = attackers, visible
         self.honest = visible.only(set(visible.clients) - set(attackers.clients))
+
+    @property
+    def clients(self) -> list[ClientId]:
+        """The attackers' ids, in an order that does not depend on that of the updates."""
+        return sorted(self.attackers.clients, key=str)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -100,10 +105,10 @@ class Seen:
         }
 
     def send(self, *hostile: State) -> Updates:
-        """Return what attackers send: all the same, or each its own if there are several."""
+        """Return what attackers send: all the same, or if several are given each of `clients` one."""
         kept = {layer.name: self.mean[layer.name] for layer in self.honest.of_kind(Kind.BUFFER)}
         sent = {}
-        for place, client in enumerate(self.attackers.clients):
+        for place, client in enumerate(self.clients):
             forged = hostile[place % len(hostile)]
             values = {layer.name: forged[layer.name] for layer in self.layers}
             sent[client] = self.attackers.state(client) | kept | values

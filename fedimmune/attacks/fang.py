@@ -65,7 +65,7 @@ class LocalModelPoisoning(Collusion):
         if self.against == "krum":
             return seen.send(_past_krum(seen))
         lowest, highest = seen.extremes()
-        hostile: list[dict[str, Tensor]] = [{} for _ in seen.attackers.clients]
+        hostile: list[dict[str, Tensor]] = [{} for _ in seen.clients]
         for name, mean in seen.trained(seen.mean).items():
             extreme = torch.where(mean > 0, lowest[name], highest[name])
             outward = torch.where(mean * extreme > 0, 1 / self.scale, self.scale)

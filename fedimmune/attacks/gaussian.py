@@ -72,7 +72,7 @@ class Gaussian(Collusion):
         return seen.send(
             *(
                 {name: deviation * _noise(tensor, context.rng) for name, tensor in shapes.items()}
-                for _ in seen.attackers.clients
+                for _ in seen.clients
             )
         )
 
