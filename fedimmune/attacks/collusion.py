@@ -105,7 +105,7 @@ class Seen:
         }
 
     def send(self, *hostile: State) -> Updates:
-        """Return what attackers send: all the same, or if several are given each of `clients` one."""
+        """Return what attackers send: all the same, or one for each of `clients`."""
         kept = {layer.name: self.mean[layer.name] for layer in self.honest.of_kind(Kind.BUFFER)}
         sent = {}
         for place, client in enumerate(self.clients):

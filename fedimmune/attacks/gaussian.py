@@ -25,8 +25,8 @@ class Gaussian(Collusion):
     """Replace the trained layers' update by noise, each attacker by its own.
 
     In thousands of dimensions noise is at right angles to everything, and the noise of several
-    attackers cancels in part: at the default length FedAvg learns more slowly, and is ruined at
-    about ten times the honest length.
+    attackers cancels in part: FedAvg loses the attackers' share of each step, and little else until
+    the noise is far longer than an honest update.
 
     Parameters
     ----------
