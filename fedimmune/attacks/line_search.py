@@ -1,9 +1,9 @@
 """The rule in the loop: how far attackers can go in a direction before it stops paying.
 
 Shejwalkar and Houmansadr, *Manipulating the Byzantine*, NDSS 2021, fit attacks to a rule by trying
-it; Allouah et al., AISTATS 2023, and ByzFL maximize ‖rule(honest ∪ f copies) − mean(honest)‖ over
-ALIE's and IPM's factor. A rule of inner products is tried on inner products alone: an attacker's
-update is a sum of rows whose products are known, and no try reads the updates again.
+it; ByzFL maximizes ‖rule(honest ∪ f copies) − mean(honest)‖ over ALIE's and IPM's factor. A rule of
+inner products is tried on inner products alone: an attacker's update is a sum of rows whose
+products are known, and no try reads the updates again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def most_harmful(
 
     Harm is the distance of the rule's result from the honest mean. After factors from 1/16 to 32
     have been tried, the neighborhood of the best is searched in steps that become smaller; the rule
-    is tried 20 times in all.
+    is tried 20 times in all. If no factor makes a difference, as with the oracle, it is 1.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ def most_harmful(
 
 def _maximize(harm: Harm) -> float:
     tried = {factor: harm(factor) for factor in _FACTORS}
+    if len(set(tried.values())) == 1:
+        return 1.0
     best = max(tried, key=tried.__getitem__)
     step = best / 2
     while len(tried) < _EVALUATIONS:

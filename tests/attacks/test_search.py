@@ -128,6 +128,17 @@ def test_the_servers_own_update_is_seen_by_the_rule_that_is_tried() -> None:
     assert float(trained(answer)[0] @ vector(anchor)) > 0, "or it would have no weight"
 
 
+@pytest.mark.parametrize("keep", [0, 0.5])
+def test_against_a_rule_that_cannot_be_fooled_the_factor_is_1(keep: float) -> None:
+    """Rehearsals follow the oracle: attackers that gave up there would look honest."""
+    visible = a_visible_round(1)
+    mine, honest = visible.only(range(HONEST, CLIENTS)), trained(visible)[:HONEST]
+    oracle = rules.get("oracle", attackers=range(HONEST, CLIENTS))
+    attack = attacks.get("search", direction="std", keep=keep)
+    answer = attack.on_round(mine, visible, context(rule=oracle))
+    np.testing.assert_allclose(trained(answer)[0], honest.mean(0) - honest.std(0), atol=1e-9)
+
+
 def test_nothing_is_searched_without_a_rule() -> None:
     visible = a_visible_round(1)
     for attack in (attacks.get("search"), attacks.get("alie", z="search")):
