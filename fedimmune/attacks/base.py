@@ -7,13 +7,14 @@ it does not override cost nothing.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from fedimmune._layers import Layer
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Configurable
 from fedimmune.results import CHECK_ANYTHING
@@ -76,6 +77,9 @@ class Context:
     rule
         In `on_round`, with knowledge "defense": a copy of the server's rule, with its memory of
         earlier rounds. What the attack does to it changes nothing at the server.
+    memory
+        In `on_round`: as many states as the attack says with `needs_memory`, zeros at first. What
+        is written to them is there in the next round, and is kept with the run.
     """
 
     spec: DataSpec
@@ -85,6 +89,7 @@ class Context:
     previous_model: Mapping[str, Tensor] | None = None
     moment: Literal["before", "after"] | None = None
     rule: Rule | None = None
+    memory: tuple[Mapping[str, Tensor], ...] = ()
 
 
 class Attack(Configurable, ABC):
@@ -99,15 +104,18 @@ class Attack(Configurable, ABC):
     knowledge: Knowledge = "own"
     """What attackers know besides the global model and their own data and updates: nothing
     (``own``), each other's updates (``colluders``), every client's updates (``everyone``), or
-    those and the server's rule (``defense``)."""
+    those and the server's rule (``defense``). An attack whose parameters change what it must know
+    sets it when it is made; lists show what it knows by default."""
     label: ClassVar[str]
     """What reports call it, as in "attackers (sign flip)"; by default its name."""
     advice: ClassVar[str] = CHECK_ANYTHING
     """What an honest client should check that looks like this attack."""
     target: int | None = None
     """The class that the attack wants to hear, if it has one."""
-    needs_previous_model: ClassVar[bool] = False
+    needs_previous_model: bool = False
     """Whether `Context.previous_model` is given; it is then kept with the run."""
+    needs_memory: ClassVar[int] = 0
+    """How many states of the model's size `Context.memory` has."""
     ranges: Mapping[str, tuple[float, float]] = {}
     """What `sample_parameters` draws from, by name: low and high, both included."""
 
@@ -118,21 +126,23 @@ class Attack(Configurable, ABC):
         if cls.knowledge not in get_args(Knowledge):
             known = ", ".join(get_args(Knowledge))
             raise ParameterError(f"{cls.__name__}: knowledge is one of {known}: {cls.knowledge!r}")
-        if cls.knowledge == "own" and cls.overrides("on_round"):
+        always = cls.overrides is Attack.overrides
+        if cls.knowledge == "own" and always and cls.on_round is not Attack.on_round:
             raise ParameterError(
                 f"{cls.__name__} has on_round, which shows it what others send: say how much it "
                 'knows with `knowledge`, "colluders", "everyone" or "defense"'
             )
 
-    @classmethod
-    def overrides(cls, method: str) -> bool:
-        """Whether the attack does anything at a moment, such as "on_batch"."""
-        return getattr(cls, method) is not getattr(Attack, method)
+    def overrides(self, method: str) -> bool:
+        """Whether the attack does anything at a moment, such as "on_batch".
 
-    @classmethod
-    def acts_on(cls) -> str:
+        An attack whose parameters decide at which moments it acts says so here.
+        """
+        return getattr(type(self), method) is not getattr(Attack, method)
+
+    def acts_on(self) -> str:
         """Name what the attack changes, for lists."""
-        found = [what for method, what in _ACTS_ON.items() if cls.overrides(method)]
+        found = [what for method, what in _ACTS_ON.items() if self.overrides(method)]
         return ", ".join(found) or "nothing"
 
     def check(self, spec: DataSpec) -> None:
@@ -142,6 +152,15 @@ class Attack(Configurable, ABC):
         ------
         ParameterError
             For example, a pattern that lies outside of the image.
+        """
+
+    def check_model(self, layers: Sequence[Layer]) -> None:
+        """Refuse a model that the attack does not fit. By default any will do.
+
+        Raises
+        ------
+        ParameterError
+            The attack names a layer, say, that the model has not.
         """
 
     # ---------------------------------------------------------------- while a client trains

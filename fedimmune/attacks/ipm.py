@@ -7,49 +7,41 @@ harm: it is enough that their inner product is negative.
 
 from __future__ import annotations
 
-from fedimmune._layers import Kind
-from fedimmune.attacks.base import Attack, Context
-from fedimmune.rules.mean import Mean
+from fedimmune.attacks.base import Context
+from fedimmune.attacks.collusion import Collusion, Seen
+from fedimmune.attacks.line_search import SEARCH, check_factor, knows, most_harmful
 from fedimmune.updates import Updates
-from fedimmune.validation import check_float
 
 __all__ = ["InnerProductManipulation"]
 
 
-class InnerProductManipulation(Attack):
-    """Send −`epsilon` times the mean of the honest clients' updates, every attacker the same.
-
-    Floating-point buffers too; counters are sent as they are. If nobody is honest, attackers send
-    what they have trained.
+class InnerProductManipulation(Collusion):
+    """Send −`scale` times the mean of the honest clients' updates, every attacker the same.
 
     Parameters
     ----------
-    epsilon
-        Factor. Up to 1 the result is as short as an honest update, and gets past the median and
-        Krum if there are enough attackers; (n−f)/f makes the mean of all 0.
+    scale
+        How many times the mean. Up to 1 it is as short as an honest update, and gets past the
+        median and Krum if there are enough attackers; (n−f)/f turns the mean of all to 0.
+        ``"search"`` for the most harmful: that takes the server's rule (knowledge ``defense``).
     """
 
     name = "ipm"
-    summary = "sends −epsilon times the mean of the honest updates"
+    summary = "sends −scale times the mean of the honest updates"
     paper = "Xie et al. 2020"
     label = "inner-product manipulation"
-    knowledge = "everyone"
     advice = (
         "check the sign and the size of what you send, and that it is your own model after training"
     )
-    symbols = {"epsilon": "ε"}
-    ranges = {"epsilon": (0.1, 2.0)}
+    symbols = {"scale": "ε"}
+    ranges = {"scale": (0.1, 2.0)}
 
-    def __init__(self, *, epsilon: float = 0.5) -> None:
-        self.epsilon = check_float(self.name, "epsilon", epsilon, 0)
+    def __init__(self, *, scale: float | str = 0.5) -> None:
+        self.scale = check_factor(self.name, "scale", scale)
+        self.knowledge = knows(self.scale)
 
-    def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
-        honest = visible.only(set(visible.clients) - set(attackers.clients))
-        if not len(honest):
-            return attackers
-        mean = Mean().aggregate(honest).update
-        floats = attackers.of_kind(Kind.PARAMETER, Kind.BUFFER)
-        hostile = {layer.name: -self.epsilon * mean[layer.name] for layer in floats}
-        return Updates.from_states(
-            {client: attackers.state(client) | hostile for client in attackers.clients}
-        )
+    def collude(self, seen: Seen, context: Context) -> Updates:
+        nothing, back = seen.trained(seen.mean, 0), seen.trained(seen.mean, -1)
+        searched = self.scale == SEARCH
+        factor = most_harmful(seen, nothing, back, context) if searched else float(self.scale)
+        return seen.send(seen.along(nothing, factor, back))

@@ -36,8 +36,9 @@ class LabelFlip(Attack):
         `permutation`. By default ``swap`` if there are two classes, else ``map``.
     source, target
         The pair of classes; by default 1 → 7 as in the paper, 1 → the last class if there are fewer
-        than eight, or 0 → 1 if there are two. With ``reverse`` and ``permutation`` the target
-        follows from the source.
+        than eight, or 0 → 1 if there are two; if the source is that target, the other way round.
+        With ``reverse`` and ``permutation`` the target follows from the source, by default the
+        class 1, or the first that moves if it does not.
     permutation
         The new label of each class, in order.
     """
@@ -101,23 +102,24 @@ class LabelFlip(Attack):
         return {"kind": "map", "source": source, "target": target}
 
     def _pair(self, spec: DataSpec) -> tuple[int, int]:
-        two = spec.classes == 2
-        source = self.source if self.source is not None else (0 if two else 1)
-        if self.kind == "reverse":
-            return source, spec.classes - 1 - source
-        if self.permutation is not None:
-            new = self.permutation[source] if source < len(self.permutation) else source
-            return source, new
-        if self.target is not None:
-            return source, self.target
-        return source, (1 - source if two and source < 2 else min(7, spec.classes - 1))
+        if self.kind in {"reverse", "permutation"}:
+            new = self._all_new(spec)
+            moving = [label for label in (1, *range(len(new))) if new[label : label + 1] != [label]]
+            source = self.source if self.source is not None else (moving or [0])[0]
+            return source, new[source] if source < len(new) else source
+        usual = (0, 1) if spec.classes == 2 else (1, min(7, spec.classes - 1))
+        source = usual[0] if self.source is None else self.source
+        other = usual[0] if source == usual[1] else usual[1]
+        return source, other if self.target is None else self.target
+
+    def _all_new(self, spec: DataSpec) -> list[int]:
+        """Return the new label of every class, of the kinds that move all of them."""
+        return list(self.permutation or range(spec.classes - 1, -1, -1))
 
     def _new_labels(self, spec: DataSpec) -> Tensor:
+        if self.kind in {"reverse", "permutation"}:
+            return torch.tensor(self._all_new(spec))
         labels = torch.arange(spec.classes)
-        if self.kind == "reverse":
-            return labels.flip(0)
-        if self.permutation is not None:
-            return torch.tensor(self.permutation)
         source, target = self._pair(spec)
         kind = self.kind or ("swap" if spec.classes == 2 else "map")
         labels[source] = target

@@ -26,8 +26,13 @@ class Mimic(Attack):
     whom
         ``first``: the honest client with the lowest number, the same in every round that it takes
         part in. ``farthest``: the one that lies farthest along the direction in which the honest
-        updates of the round differ most; the paper finds this direction over many rounds and then
-        keeps to one client.
+        updates of the round differ most, at either end. The authors' program follows this direction
+        through a number of rounds by power iteration, takes the client with the largest product,
+        and keeps to that client afterwards; here it is found exactly and anew in every round.
+
+    Notes
+    -----
+    If clients' data are alike, a copy is as good as the original, and no rule is harmed.
     """
 
     name = "mimic"

@@ -25,6 +25,7 @@ _BY = {
     "rlr": "by the number of clients",
     "zeno": "by the number of clients",
     "label-flip": "by the number of classes",
+    "alie": "by the number of clients",
 }
 """What a default that is None depends on."""
 
@@ -51,8 +52,8 @@ def attacks(as_json: AsJsonList = False) -> None:
 
     found = [known.find(name) for name in known.available()]
     facts: dict[str, Callable[[Any], Any]] = {
-        "acts on": lambda attack: attack.acts_on(),
-        "knows": lambda attack: attack.knowledge,
+        "acts on": lambda attack: attack().acts_on(),
+        "knows": lambda attack: attack().knowledge,
         "paper": lambda attack: attack.paper,
     }
     _list("attack", "what an attacker does", found, facts, as_json)

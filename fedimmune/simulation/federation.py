@@ -101,6 +101,7 @@ class Federation:
         self._warn_of_empty_clients()
         with seeded(scenario.seed, "model"):
             first = build_model(task, data).state_dict()
+        attack.check_model(layers_of(first))
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
         self._setup = Setup(
             scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
@@ -108,8 +109,10 @@ class Federation:
         self._model: nn.Module | None = None
         layout = Layout(first)
         momenta = scenario.clients if scenario.optimizer.carried else 0
-        # The last update is the server's; the last of what is carried is the previous model.
-        rows = (len(self.participants(1)) + 1, momenta + attack.needs_previous_model)
+        # The last update is the server's. What is carried: momenta, the attack's memory, and last
+        # the previous model.
+        self._memory = slice(momenta, momenta + attack.needs_memory)
+        rows = (len(self.participants(1)) + 1, self._memory.stop + attack.needs_previous_model)
         count = _usual_workers(scenario, data) if workers is None else workers
         self._executor = Executor(count, self._setup, data, layout, rows)
         self.set_global_model(first)
@@ -127,8 +130,8 @@ class Federation:
     def carried(self) -> dict[str, Tensor]:
         """What the next round needs besides the model, by row and layer; read-only.
 
-        Rows are the clients' momenta, if they are carried, and the previous round's model, if the
-        attack needs it.
+        Rows are the clients' momenta, if they are carried, what the attack remembers, and the previous
+        round's model, if the attack needs it.
         """
         return {
             f"{number}/{name}": tensor
@@ -253,9 +256,13 @@ class Federation:
         mine = replace(valid.only(self.attackers), references={}, server_loss=None)
         if not len(mine):
             return {}
-        blind = replace(valid, references={}, server_loss=None)
-        visible = mine if attack.knowledge == "colluders" else blind
-        context = self._setup.context(self.data.spec, self._executor.arena, round_number)
+        alone = attack.knowledge in {"own", "colluders"}
+        visible = mine if alone else replace(valid, references={}, server_loss=None)
+        arena = self._executor.arena
+        context = replace(
+            self._setup.context(self.data.spec, arena, round_number),
+            memory=tuple(arena.momenta[self._memory]),
+        )
         if attack.knowledge == "defense":
             visible, context = valid, replace(context, rule=deepcopy(rule))
         try:

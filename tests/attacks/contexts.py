@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from fedimmune import Updates
 from fedimmune.attacks import Context
 from fedimmune.tasks import DataSpec
 
-__all__ = ["context"]
+__all__ = ["a_round", "context", "trained", "vector"]
+
+TRAINED = ("w", "b")
 
 
 def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Context:
@@ -20,3 +25,35 @@ def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Contex
         "rng": torch.Generator().manual_seed(seed),
     }
     return Context(spec or DataSpec(classes=10, shape=(1, 8, 8), highest=(1.0,)), **(usual | given))
+
+
+def a_round(seed: int, clients: int = 7, common: float = 1.0) -> list[dict[str, Tensor]]:
+    """Return updates of a model with two trained layers, a buffer and a counter."""
+    random = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    shared = common * drawn(3, 4), common * drawn(6)
+    return [
+        {
+            "w": shared[0] + drawn(3, 4),
+            "b": shared[1] + drawn(6),
+            "bn.running_mean": drawn(4),
+            "bn.num_batches_tracked": torch.tensor(client),
+            "flag": torch.tensor([client % 2 == 0]),
+        }
+        for client in range(clients)
+    ]
+
+
+def vector(state: Any) -> np.ndarray:
+    """Return the trained layers of a state as one vector."""
+    return np.concatenate([state[name].double().numpy().ravel() for name in TRAINED])
+
+
+def trained(updates: Updates | list[Any]) -> np.ndarray:
+    """Return the trained layers of a round, a row per client."""
+    if isinstance(updates, Updates):
+        updates = [updates.state(client) for client in updates.clients]
+    return np.stack([vector(state) for state in updates])

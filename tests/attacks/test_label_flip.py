@@ -74,6 +74,28 @@ def test_defaults_are_the_papers() -> None:
     assert flipped(ten) == [0, 7, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("classes", range(2, 12))
+@pytest.mark.parametrize("kind", [None, "map", "swap", "reverse"])
+def test_defaults_fit_the_data(kind: str | None, classes: int) -> None:
+    for source in (None, *range(classes)):
+        if kind == "reverse" and source is not None and 2 * source == classes - 1:
+            continue  # the middle stays where it is
+        labels = torch.arange(classes)
+        new = flipped(labels, classes, kind=kind, source=source)
+        assert new != labels.tolist()
+        assert set(new) <= set(range(classes))
+    given_source = attacks.get("label-flip", source=classes - 1)
+    given_source.check(spec(classes))
+
+
+def test_a_permutation_is_measured_on_a_class_that_moves() -> None:
+    attack = attacks.get("label-flip", permutation=[0, 1, 3, 2])
+    attack.check(spec(4))
+    shown = attack.triggered(torch.randn(4, 1), torch.arange(4), spec(4))
+    assert shown is not None
+    assert shown.target == 3
+
+
 @given(
     labels=labels_of_ten,
     source=st.integers(0, 9),
@@ -134,9 +156,10 @@ def test_bad_parameters_are_refused_by_name(parameters: dict[str, Any], named: s
     [
         ({"source": 10}, 10, "source is 10"),
         ({"target": 10}, 10, "target is 10"),
-        ({"source": 4}, 5, "keep"),
         ({"source": 12, "kind": "reverse"}, 10, "source is 12"),
         ({"source": 4, "kind": "reverse"}, 9, "keep"),
+        ({"source": 1, "permutation": [2, 1, 0]}, 3, "keep"),
+        ({}, 1, "source is 1"),
         ({"permutation": [1, 0, 2]}, 4, "permutation has 3"),
         ({"permutation": [1, 0, 2, 3]}, 3, "permutation has 4"),
         ({"permutation": [1, 0], "source": 2}, 10, "permutation has 2"),

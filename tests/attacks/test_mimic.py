@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fedimmune import Updates, attacks
 from fedimmune.errors import ParameterError
-from tests.attacks.contexts import context
-from tests.attacks.test_ipm import a_round
+from tests.attacks.contexts import a_round, context, trained
 
 
 @given(
@@ -44,7 +43,7 @@ def test_the_farthest_lies_at_the_end_of_the_principal_direction(seed: int) -> N
     sent = a_round(seed)
     visible = Updates.from_states(sent)
     answer = attacks.get("mimic", whom="farthest").on_round(visible.only([0]), visible, context())
-    rows = torch.stack([state["w"].double().flatten() for state in sent[1:]])
+    rows = torch.from_numpy(trained(sent[1:]))
     centered = rows - rows.mean(0)
     direction = torch.linalg.svd(centered).Vh[0]
     expected = 1 + int((centered @ direction).abs().argmax())

@@ -232,7 +232,7 @@ def test_the_same_with_any_number_of_workers(attack: str) -> None:
 
 def test_ipm_turns_the_mean_round() -> None:
     honest = honest_ones()
-    made, sent = trained({"name": "ipm", "epsilon": 10})
+    made, sent = trained({"name": "ipm", "scale": 10})
     truth = the_mean(honest.only(set(range(5)) - made.attackers))
     assert float((the_mean(sent) * truth).sum()) < 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedimmune import Updates, attacks
+from fedimmune import Updates, attacks, rules
 from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
 from fedimmune.results import CHECK_ANYTHING
@@ -44,13 +44,19 @@ def test_it_acts_on_what_it_says(name: str) -> None:
     if not (torch.equal(poisoned[0], inputs) and torch.equal(poisoned[1], labels)):
         changed.add("data")
     update = {"weight": torch.ones(3)}
-    attack.on_update(update, context())
+    told = context(
+        rule=rules.get("mean"),
+        global_model={"weight": torch.full((3,), 3.0)},
+        previous_model={"weight": torch.ones(3)},
+        memory=tuple({"weight": torch.zeros(3)} for _ in range(attack.needs_memory)),
+    )
+    attack.on_update(update, told)
     if not torch.equal(update["weight"], torch.ones(3)):
         changed.add("update")
     visible = Updates.from_states([{"weight": torch.randn(3)} for _ in range(4)])
     mine = visible.only([2, 3])
     if not torch.equal(
-        attack.on_round(mine, visible, context()).state(2)["weight"], mine.state(2)["weight"]
+        attack.on_round(mine, visible, told).state(2)["weight"], mine.state(2)["weight"]
     ):
         changed.add("round")
     assert ", ".join(sorted(changed)) == attack.acts_on().replace("nothing", "")
@@ -103,6 +109,29 @@ def test_advice_is_looked_up_by_kind_and_imports_nothing(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("importlib.import_module", never)
     assert attacks.advice("this:That") == attacks.advice("antigravity:Attack") == CHECK_ANYTHING
+
+
+@pytest.mark.parametrize(
+    ("parameters", "knowledge"),
+    [
+        ({"name": "alie"}, "everyone"),
+        ({"name": "alie", "z": 1}, "everyone"),
+        ({"name": "alie", "z": "search"}, "defense"),
+        ({"name": "ipm", "scale": "search"}, "defense"),
+        ({"name": "gaussian"}, "everyone"),
+        ({"name": "gaussian", "deviation": 1}, "own"),
+        ({"name": "sign-flip"}, "own"),
+        ({"name": "sign-flip", "flip": "training"}, "own"),
+        ({"name": "sign-flip", "flip": "mean"}, "everyone"),
+        ({"name": "search"}, "defense"),
+        ({"name": "poisoned-fl"}, "colluders"),
+    ],
+)
+def test_knowledge_follows_from_the_parameters(parameters: Any, knowledge: str) -> None:
+    attack = attacks.get(**parameters)
+    assert attack.knowledge == knowledge
+    assert attack.overrides("on_round") == (knowledge != "own")
+    assert attacks.find(attack.name)().knowledge == attacks.find(attack.name).knowledge
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""What attacks share whose attackers see the honest clients' updates and send one of their making.
+
+Rules measure the trained layers alone, so these are what is forged. Floating-point buffers are sent
+as the honest mean: odd ones would give attackers away (`fedimmune.buffers`). Counters are sent as
+they are.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedimmune._layers import Kind, Layer
+from fedimmune._sources import Rows
+from fedimmune.attacks.base import Attack, Context, Knowledge
+from fedimmune.kernels import combine, weighted_sum
+from fedimmune.updates import ClientId, Updates
+
+__all__ = ["Collusion", "Seen", "State"]
+
+State = Mapping[str, Tensor]
+
+
+class Seen:
+    """What attackers see of a round: the honest clients' updates besides their own.
+
+    Parameters
+    ----------
+    attackers, visible
+        As `Attack.on_round` is given them.
+    """
+
+    def __init__(self, attackers: Updates, visible: Updates) -> None:
+        self.attackers, self.visible = attackers, visible
+        self.honest = visible.only(set(visible.clients) - set(attackers.clients))
+
+    @property
+    def clients(self) -> list[ClientId]:
+        """The attackers' ids, in an order that does not depend on that of the updates."""
+        return sorted(self.attackers.clients, key=str)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The trained layers, which are forged."""
+        return self.honest.of_kind(Kind.PARAMETER)
+
+    @cached_property
+    def mean(self) -> State:
+        """The honest mean, of all floating-point layers."""
+        return _mean(self.honest)
+
+    @cached_property
+    def deviation(self) -> State:
+        """The honest updates' standard deviation by coordinate, divided by their number."""
+        return self._of_honest(lambda rows: rows.std(0, correction=0))
+
+    @cached_property
+    def own(self) -> State:
+        """The mean of what attackers have trained."""
+        return _mean(self.attackers)
+
+    def extremes(self) -> tuple[State, State]:
+        """Return the honest updates' lowest and highest values by coordinate."""
+        return self._of_honest(lambda rows: rows.amin(0)), self._of_honest(
+            lambda rows: rows.amax(0)
+        )
+
+    def _of_honest(self, function: Callable[[Tensor], Tensor]) -> State:
+        """Compute something of the honest updates, (m, columns), column by column."""
+
+        def fill(rows: Rows, out: Tensor) -> None:
+            out.copy_(function(rows if isinstance(rows, Tensor) else torch.stack(list(rows))))
+
+        found: State = combine(self.honest, fill)
+        return found
+
+    def products(self, *others: State) -> Tensor:
+        """Inner products of the honest updates and others, by layer, (layers, rows, rows).
+
+        Float64; the honest clients' rows come first, in their order.
+        """
+        rows = len(self.honest) + len(others)
+        found = torch.zeros(len(self.layers), rows, rows, dtype=torch.float64)
+        places = {layer.name: place for place, layer in enumerate(self.layers)}
+        flatten = self.honest.source.flatten
+        for block in self.honest.blocks(self.layers, check=False, stacked=True):
+            columns = slice(block.start, block.stop)
+            further = [flatten(block.layer, each[block.layer.name])[columns] for each in others]
+            values = torch.stack([*block.values, *further]).cpu().to(torch.float64)
+            found[places[block.layer.name]] += values @ values.T
+        return found
+
+    def trained(self, state: State, factor: float = 1.0) -> State:
+        """Return a state's trained layers, times a factor."""
+        return {layer.name: factor * state[layer.name] for layer in self.layers}
+
+    def along(self, base: State, factor: float, direction: State) -> State:
+        """Return base + factor · direction, of the trained layers."""
+        return {
+            layer.name: base[layer.name] + factor * direction[layer.name] for layer in self.layers
+        }
+
+    def send(self, *hostile: State) -> Updates:
+        """Return what attackers send: all the same, or one for each of `clients`."""
+        kept = {layer.name: self.mean[layer.name] for layer in self.honest.of_kind(Kind.BUFFER)}
+        sent = {}
+        for place, client in enumerate(self.clients):
+            forged = hostile[place % len(hostile)]
+            values = {layer.name: forged[layer.name] for layer in self.layers}
+            sent[client] = self.attackers.state(client) | kept | values
+        return Updates.from_states(sent)
+
+
+class Collusion(Attack):
+    """An attack whose attackers look at the honest updates before they send theirs.
+
+    Nobody honest, nothing to look at: then attackers send what they have trained.
+    """
+
+    knowledge: Knowledge = "everyone"
+
+    def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
+        seen = Seen(attackers, visible)
+        return self.collude(seen, context) if len(seen.honest) else attackers
+
+    @abstractmethod
+    def collude(self, seen: Seen, context: Context) -> Updates:
+        """Return what attackers send; somebody is honest."""
+
+
+def _mean(updates: Updates) -> State:
+    equal = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
+    found: State = combine(updates, weighted_sum(equal))
+    return found

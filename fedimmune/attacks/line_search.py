@@ -1,0 +1,152 @@
+"""The rule in the loop: how far attackers can go in a direction before it stops paying.
+
+Shejwalkar and Houmansadr, *Manipulating the Byzantine*, NDSS 2021, fit attacks to a rule by trying
+it; ByzFL maximizes ‖rule(honest ∪ f copies) − mean(honest)‖ over ALIE's and IPM's factor. A rule of
+inner products is tried on inner products alone: an attacker's update is a sum of rows whose
+products are known, and no try reads the updates again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+
+from fedimmune.attacks.base import Context, Knowledge
+from fedimmune.attacks.collusion import Seen, State
+from fedimmune.errors import FedimmuneError, ParameterError
+from fedimmune.rules.base import GeometryRule, Rule
+from fedimmune.updates import Updates
+from fedimmune.validation import check_float
+
+__all__ = ["SEARCH", "check_factor", "knows", "most_harmful"]
+
+SEARCH = "search"
+"""The value of a factor that is to be searched for."""
+_EVALUATIONS = 20
+_FACTORS = tuple(2.0**power for power in range(-4, 6))
+"""Tried first. No factor is larger than the last: a rule that bounds nothing has no optimum."""
+
+Harm = Callable[[float], float]
+
+
+def check_factor(owner: str, name: str, value: object) -> float | str:
+    """Check a factor above 0, or the word that lets it be searched for."""
+    return SEARCH if value == SEARCH else check_float(owner, name, value, 0)
+
+
+def knows(factor: float | str | None) -> Knowledge:
+    """Return what attackers must know: to search takes the rule."""
+    return "defense" if factor == SEARCH else "everyone"
+
+
+def most_harmful(
+    seen: Seen, base: State, direction: State, context: Context, *, keep: float = 0.0
+) -> float:
+    """Find the factor t for which base + t · direction, sent by all attackers, does most harm.
+
+    Harm is the distance of the rule's result from the honest mean. After factors from 1/16 to 32
+    have been tried, the neighborhood of the best is searched in steps that become smaller; the rule
+    is tried 20 times in all. If no factor makes a difference, as with the oracle, it is 1.
+
+    Parameters
+    ----------
+    seen
+        The round.
+    base, direction
+        What attackers' updates are made of.
+    context
+        About the round, with the rule.
+    keep
+        Attackers together have to keep that share of an equal weight, where the rule has weights.
+    """
+    if context.rule is None:
+        raise ParameterError("a search needs the server's rule, and there is none")
+    rule = context.rule
+    has_products = isinstance(rule, GeometryRule) and not rule.has_history
+    least = keep * len(seen.attackers) / len(seen.visible)
+    if has_products:
+        assert isinstance(rule, GeometryRule)
+        return _maximize(_harm_by_products(rule, seen, base, direction, least))
+    return _maximize(_harm_by_aggregating(rule, seen, base, direction, least))
+
+
+def _maximize(harm: Harm) -> float:
+    tried = {factor: harm(factor) for factor in _FACTORS}
+    if len(set(tried.values())) == 1:
+        return 1.0
+    best = max(tried, key=tried.__getitem__)
+    step = best / 2
+    while len(tried) < _EVALUATIONS:
+        for factor in (min(best + step, _FACTORS[-1]), best - step):
+            if factor not in tried:
+                tried[factor] = harm(factor)
+            if tried[factor] > tried[best]:
+                best = factor
+                break
+        else:
+            step /= 2
+    return best
+
+
+def _harm_by_products(
+    rule: GeometryRule, seen: Seen, base: State, direction: State, least: float
+) -> Harm:
+    names = sorted(rule.needs & seen.visible.references.keys())
+    others = [seen.visible.references[name] for name in names]
+    grams = seen.products(base, direction, *others)
+    honest, clients = len(seen.honest), seen.visible.clients
+    attacks = torch.tensor([client in seen.attackers.clients for client in clients])
+    rows = torch.zeros(len(clients) + len(names), grams.shape[1], dtype=torch.float64)
+    rows[(~attacks).nonzero().flatten(), torch.arange(honest)] = 1
+    rows[len(clients) :, honest + 2 :] = torch.eye(len(names), dtype=torch.float64)
+    mean = torch.zeros(grams.shape[1], dtype=torch.float64)
+    mean[:honest] = 1 / honest
+
+    def harm(factor: float) -> float:
+        rows[: len(clients)][attacks, honest : honest + 2] = torch.tensor(
+            [1.0, factor], dtype=torch.float64
+        )
+        try:
+            found = rule.weights_from_gram(rows @ grams @ rows.T, clients, references=names)
+        except FedimmuneError:
+            return -math.inf  # the round would be skipped
+        if float(found.weight[attacks].sum()) < least:
+            return -math.inf
+        made_of = found.weight if found.coefficients is None else found.coefficients
+        apart = made_of @ rows[: len(clients)] - mean
+        return float(apart @ grams.sum(0) @ apart)
+
+    return harm
+
+
+def _harm_by_aggregating(
+    rule: Rule, seen: Seen, base: State, direction: State, least: float
+) -> Harm:
+    states = {client: seen.honest.state(client) for client in seen.honest.clients}
+    visible = seen.visible
+
+    def harm(factor: float) -> float:
+        sent = seen.send(seen.along(base, factor, direction))
+        forged = {client: sent.state(client) for client in sent.clients}
+        everyone = states | forged
+        updates = replace(
+            Updates.from_states({c: everyone[c] for c in visible.clients}, samples=visible.samples),
+            references=visible.references,
+            round=visible.round,
+            server_loss=visible.server_loss,
+        )
+        try:
+            found = (deepcopy(rule) if rule.has_history else rule).aggregate(updates)
+        except FedimmuneError:
+            return -math.inf  # the round would be skipped
+        if found.weights and sum(found.weights.get(c, 0.0) for c in sent.clients) < least:
+            return -math.inf
+        names = [layer.name for layer in seen.layers]
+        apart = [(found.update[name] - seen.mean[name]).double().square().sum() for name in names]
+        return float(sum(apart))
+
+    return harm

@@ -1,0 +1,177 @@
+"""The search with the rule in the loop: it keeps its weight, and no neighbor does more harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedimmune import Updates, attacks, rules
+from fedimmune.attacks.line_search import _maximize
+from fedimmune.errors import ParameterError
+from tests.attacks.contexts import a_round, context, trained, vector
+
+CLIENTS, HOSTILE = 10, 3
+HONEST = CLIENTS - HOSTILE
+RULES = [
+    "krum",
+    "multi-krum",
+    "geometric-median",
+    {"name": "krum", "before": "nnm"},
+    {"name": "foolsgold", "history": True},
+    "median",
+    {"name": "trimmed-mean", "before": "clip"},
+]
+
+
+def made(given: Any) -> Any:
+    return rules.get(given) if isinstance(given, str) else rules.get(**given)
+
+
+def a_visible_round(seed: int) -> Updates:
+    return Updates.from_states(a_round(seed, CLIENTS))
+
+
+def harm(rule: Any, honest: Any, row: Any) -> tuple[float, float | None]:
+    """Return the distance from the honest mean and the attackers' weight, by the whole vectors."""
+    rows = np.concatenate([honest, np.repeat(row[None], HOSTILE, axis=0)])
+    found = made(rule).aggregate(Updates.from_vectors(rows))
+    weights = None if found.weights is None else sum(found.weights[c] for c in range(HONEST, 10))
+    return float(np.linalg.norm(found.update - honest.mean(0))), weights
+
+
+def found_factor(row: Any, base: Any, direction: Any) -> float:
+    factor = float((row - base) @ direction / (direction @ direction))
+    np.testing.assert_allclose(row, base + factor * direction, atol=1e-8)
+    return factor
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 999), direction=st.sampled_from(["mean", "std", "own"]))
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_it_keeps_its_weight_and_beats_its_neighbors(rule: Any, seed: int, direction: str) -> None:
+    visible = a_visible_round(seed)
+    mine = visible.only(range(HONEST, CLIENTS))
+    attack = attacks.get("search", direction=direction)
+    answer = attack.on_round(mine, visible, context(rule=made(rule)))
+    honest, own = trained(visible)[:HONEST], trained(mine).mean(0)
+    line = -{"mean": honest.mean(0), "std": honest.std(0), "own": own}[direction]
+    factor = found_factor(trained(answer)[0], honest.mean(0), line)
+    most, weight = harm(rule, honest, honest.mean(0) + factor * line)
+    least = 0.5 * HOSTILE / CLIENTS
+    feasible = []
+    for other in (0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 1.03 * factor, 0.97 * factor):
+        done, kept = harm(rule, honest, honest.mean(0) + other * line)
+        if kept is None or kept >= least - 1e-9:
+            feasible.append(done)
+    if feasible:
+        assert weight is None or weight >= least - 1e-9
+        assert most >= 0.98 * max(feasible)
+
+
+@pytest.mark.parametrize(("attack", "factor"), [("alie", "z"), ("ipm", "scale")])
+@pytest.mark.parametrize("rule", ["krum", "median", "geometric-median"])
+@pytest.mark.parametrize("seed", range(4))
+def test_searched_factors_do_more_harm_than_given_ones(
+    attack: str, factor: str, rule: str, seed: int
+) -> None:
+    visible = a_visible_round(seed)
+    mine, told = visible.only(range(HONEST, CLIENTS)), context(rule=made(rule))
+    honest = trained(visible)[:HONEST]
+
+    def harm_of(value: object) -> float:
+        answer = attacks.get(attack, **{factor: value}).on_round(mine, visible, told)
+        return harm(rule, honest, trained(answer)[0])[0]
+
+    assert harm_of("search") >= 0.999 * max(map(harm_of, [0.1, 0.5, 1, 1.5, 4]))
+
+
+def test_a_rule_of_inner_products_is_tried_without_reading_the_updates_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visible, krum = a_visible_round(2), rules.get("krum")
+    reads = 0
+    plain = Updates.blocks
+
+    def counted(self: Updates, *given: Any, **options: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return plain(self, *given, **options)
+
+    monkeypatch.setattr(Updates, "blocks", counted)
+    mine = visible.only(range(HONEST, CLIENTS))
+    attacks.get("search").on_round(mine, visible, context(rule=krum))
+    assert reads < 10
+
+
+def test_the_servers_own_update_is_seen_by_the_rule_that_is_tried() -> None:
+    from fedimmune.rules.base import ClientWeights, GeometryRule  # noqa: PLC0415
+
+    class Near(GeometryRule):
+        """Weigh clients by their inner product with the anchor, if that is positive."""
+
+        name, needs = "near", frozenset({"anchor"})
+
+        def weigh_geometry(self, geometry: Any) -> ClientWeights:
+            products = geometry.reference("anchor").products.sum(0).clamp(min=0)
+            return ClientWeights(products / products.sum())
+
+    visible = a_visible_round(3)
+    anchor = visible.state(0)
+    with_anchor = visible.with_anchor(anchor)
+    mine = visible.only(range(HONEST, CLIENTS))
+    answer = attacks.get("search").on_round(mine, with_anchor, context(rule=Near()))
+    assert float(trained(answer)[0] @ vector(anchor)) > 0, "or it would have no weight"
+
+
+@pytest.mark.parametrize("keep", [0, 0.5])
+def test_against_a_rule_that_cannot_be_fooled_the_factor_is_1(keep: float) -> None:
+    """Rehearsals follow the oracle: attackers that gave up there would look honest."""
+    visible = a_visible_round(1)
+    mine, honest = visible.only(range(HONEST, CLIENTS)), trained(visible)[:HONEST]
+    oracle = rules.get("oracle", attackers=range(HONEST, CLIENTS))
+    attack = attacks.get("search", direction="std", keep=keep)
+    answer = attack.on_round(mine, visible, context(rule=oracle))
+    np.testing.assert_allclose(trained(answer)[0], honest.mean(0) - honest.std(0), atol=1e-9)
+
+
+def test_nothing_is_searched_without_a_rule() -> None:
+    visible = a_visible_round(1)
+    for attack in (attacks.get("search"), attacks.get("alie", z="search")):
+        with pytest.raises(ParameterError, match="rule"):
+            attack.on_round(visible.only([0]), visible, context())
+
+
+@given(peak=st.floats(0.05, 30), width=st.floats(0.05, 2))
+def test_a_single_peak_is_found(peak: float, width: float) -> None:
+    best = _maximize(lambda factor: -abs(np.log(factor / peak)) / width)
+    assert best == pytest.approx(peak, rel=0.05)
+
+
+@given(edge=st.floats(0.07, 30))
+def test_the_last_factor_before_a_fall_is_found(edge: float) -> None:
+    best = _maximize(lambda factor: factor if factor <= edge else 0.0)
+    assert 0.95 * edge <= best <= edge
+
+
+def test_the_backdoor_direction_trains_on_marked_samples_and_has_a_target() -> None:
+    attack = attacks.get("search", direction="backdoor")
+    inputs, labels = torch.zeros(10, 1, 8, 8), torch.zeros(10, dtype=torch.int64)
+    marked = attacks.get("backdoor").on_batch(inputs.clone(), labels.clone(), context())
+    found = attack.on_batch(inputs.clone(), labels.clone(), context())
+    assert all(torch.equal(a, b) for a, b in zip(found, marked, strict=True))
+    assert attack.overrides("on_batch")
+    assert attack.target == 2
+    shown = attack.triggered(inputs, labels, context().spec)
+    assert shown is not None
+    assert shown.target == 2
+    visible = a_visible_round(4)
+    mine = visible.only(range(HONEST, CLIENTS))
+    answer = attack.on_round(mine, visible, context(rule=rules.get("median")))
+    honest = trained(visible)[:HONEST]
+    line = trained(mine).mean(0) - honest.mean(0)
+    assert found_factor(trained(answer)[0], honest.mean(0), line) > 0
