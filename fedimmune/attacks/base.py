@@ -7,7 +7,7 @@ it does not override cost nothing.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedimmune.errors import ParameterError
 from fedimmune.registry import Configurable
 from fedimmune.rules.base import Rule
-from fedimmune.tasks import DataSpec
+from fedimmune.tasks import DataSpec, Samples
 from fedimmune.updates import Updates
 
 __all__ = ["Attack", "Context", "Knowledge", "TriggeredBatch"]
@@ -72,9 +72,17 @@ class Context:
         not say `needs_previous_model`.
     moment
         In `on_step`: whether the optimizer's step is still to come or done.
+    step
+        In `on_step`: number of the step in this client's round, from 1.
     rule
         In `on_round`, with knowledge "defense": a copy of the server's rule, with its memory of
         earlier rounds. What the attack does to it changes nothing at the server.
+    clients, attackers
+        How many there are in all, in this round or not.
+    attacker
+        This client's number among the attackers, from 0, by client; in `on_round` 0.
+    samples
+        Returns the samples that this client has, before any attack; None in `on_round`.
     """
 
     spec: DataSpec
@@ -84,6 +92,11 @@ class Context:
     previous_model: Mapping[str, Tensor] | None = None
     moment: Literal["before", "after"] | None = None
     rule: Rule | None = None
+    step: int = 0
+    clients: int = 1
+    attackers: int = 1
+    attacker: int = 0
+    samples: Callable[[], Samples] | None = None
 
 
 class Attack(Configurable, ABC):

@@ -148,7 +148,7 @@ def _contents(data: Data) -> tuple[dict[str, Tensor], dict[str, str]]:
         samples: Samples = getattr(data, part)
         tensors |= {f"{part}.inputs": samples.inputs, f"{part}.labels": samples.labels}
     _part(tensors)
-    about = json.dumps({"classes": data.classes, "highest": data.highest})
+    about = json.dumps({"classes": data.classes, "highest": data.highest, "words": data.words})
     return tensors, {"format": _FORMAT, "about": about}
 
 
@@ -179,7 +179,7 @@ def read_data(path: Path) -> Data:
             if name.startswith("extras.")
         }
         highest = None if about["highest"] is None else tuple(about["highest"])
-        return Data(clients, server, about["classes"], highest, extras, path)
+        return Data(clients, server, about["classes"], highest, extras, path, about.get("words"))
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"{path} is damaged: delete it, and it is made anew") from error
 

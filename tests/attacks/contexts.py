@@ -6,10 +6,28 @@ from typing import Any
 
 import torch
 
+from fedimmune import attacks
 from fedimmune.attacks import Context
+from fedimmune.errors import ParameterError
 from fedimmune.tasks import DataSpec
 
-__all__ = ["context"]
+__all__ = ["IMAGES", "SPECS", "TABLE", "TEXT", "context", "fitting"]
+
+IMAGES = DataSpec(classes=10, shape=(1, 8, 8), highest=(1.0,))
+TEXT = DataSpec(classes=2, shape=(12,), words=30)
+TABLE = DataSpec(classes=4, shape=(9,))
+SPECS = (IMAGES, TEXT, TABLE)
+
+
+def fitting(attack: str) -> DataSpec:
+    """Return the first kind of data that an attack fits: images, if it does."""
+    for spec in SPECS:
+        try:
+            attacks.get(attack).check(spec)
+        except ParameterError:
+            continue
+        return spec
+    raise AssertionError(f"{attack} fits nothing")
 
 
 def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Context:
@@ -19,4 +37,4 @@ def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Contex
         "global_model": {},
         "rng": torch.Generator().manual_seed(seed),
     }
-    return Context(spec or DataSpec(classes=10, shape=(1, 8, 8), highest=(1.0,)), **(usual | given))
+    return Context(spec or IMAGES, **(usual | given))
