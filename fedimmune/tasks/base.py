@@ -128,6 +128,7 @@ class Data:
                     f"there are {len(self.highest)} values for samples of shape {shape}"
                 )
         if self.words is not None:
+            check_int("Data", "words", self.words, 1)
             inputs = self.clients.inputs
             if inputs.ndim != 2 or inputs.is_floating_point() or self.highest is not None:
                 raise InputError(
