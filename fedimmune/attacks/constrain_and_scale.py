@@ -26,7 +26,7 @@ class ConstrainAndScale(Scaling):
     Parameters
     ----------
     alpha
-        The loss's share; 1 leaves the anomaly out. The paper leaves it open.
+        The loss's share; 1 leaves the anomaly out. So do the authors' own settings.
     metric
         What the server is thought to measure. ``euclidean``: the distance to the global model.
         ``cosine``: 1 − the cosine of the update and the last global one; 0 in the first round and

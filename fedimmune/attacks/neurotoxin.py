@@ -1,7 +1,6 @@
 """Neurotoxin: a backdoor in the coordinates that honest clients hardly move.
 
-Zhang, Panda, Song, Yang, Mahoney, Mittal, Gonzalez, Ramchandran, *Neurotoxin: Durable Backdoors in
-Federated Learning*, ICML 2022. Nobody writes over what is stored there, so it stays when attackers
+Zhang et al., *Neurotoxin: Durable Backdoors in Federated Learning*, ICML 2022. Nobody writes over what is stored there, so it stays when attackers
 have left.
 """
 
@@ -35,7 +34,7 @@ class Neurotoxin(AnyBackdoor):
     ----------
     ratio
         Share of all coordinates that are trained, of all layers together: those that move least.
-        The paper leaves out the 1 to 5 percent that move most.
+        The authors' program is run with 0.95 to 0.99.
     **pattern
         As for `backdoor`. On text and tables, a phrase or a value stands for the pattern.
     """

@@ -28,9 +28,9 @@ class ProjectedGradientDescent(AnyBackdoor):
     ----------
     radius
         Of the ball, over all trained parameters together: about as long as an honest update. The
-        paper's is 0.25 on EMNIST and 2 on CIFAR-10.
+        authors' program has 0.25 on digits and 2 on CIFAR-10.
     every
-        Number of steps between two projections; 10 in the paper's program. What is sent is in the
+        Number of steps between two projections; 10 in the authors' program. What is sent is in the
         ball in any case.
     scale
         How many times the projected update is sent; n/f replaces the model, as `scaling` does.
