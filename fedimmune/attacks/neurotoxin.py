@@ -1,7 +1,7 @@
 """Neurotoxin: a backdoor in the coordinates that honest clients hardly move.
 
-Zhang et al., *Neurotoxin: Durable Backdoors in Federated Learning*, ICML 2022. Nobody writes over what is stored there, so it stays when attackers
-have left.
+Zhang et al., *Neurotoxin: Durable Backdoors in Federated Learning*, ICML 2022. Nobody writes over
+what is stored there, so it stays when attackers have left.
 """
 
 from __future__ import annotations
