@@ -59,8 +59,8 @@ def test_without_an_update_to_compare_there_is_no_cosine(moved: bool) -> None:
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_what_is_sent_looks_more_like_the_honest_ones(metric: str) -> None:
-    """Before it is scaled: nearer to the global model, or more along its last update."""
+def test_the_constraint_changes_what_is_sent(metric: str) -> None:
+    """With alpha = 1 it is the plain backdoor; a Euclidean constraint makes it shorter."""
     free, bound = (
         sent_by_attackers(
             {"name": "constrain-and-scale", "alpha": alpha, "metric": metric, "scale": 1},
