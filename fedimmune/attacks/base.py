@@ -7,7 +7,7 @@ it does not override cost nothing.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -19,7 +19,7 @@ from fedimmune.errors import ParameterError
 from fedimmune.registry import Configurable
 from fedimmune.results import CHECK_ANYTHING
 from fedimmune.rules.base import Rule
-from fedimmune.tasks import DataSpec
+from fedimmune.tasks import DataSpec, Samples
 from fedimmune.updates import Updates
 
 __all__ = ["Attack", "Context", "Knowledge", "TriggeredBatch"]
@@ -74,12 +74,20 @@ class Context:
         not say `needs_previous_model`.
     moment
         In `on_step`: whether the optimizer's step is still to come or done.
+    step
+        In `on_step`: number of the step in this client's round, from 1.
     rule
         In `on_round`, with knowledge "defense": a copy of the server's rule, with its memory of
         earlier rounds. What the attack does to it changes nothing at the server.
     memory
         In `on_round`: as many states as the attack says with `needs_memory`, zeros at first. What
         is written to them is there in the next round, and is kept with the run.
+    clients, attackers
+        How many there are in all, in this round or not.
+    attacker
+        This client's number among the attackers, from 0, by client; in `on_round` 0.
+    samples
+        Returns the samples that this client has, before any attack; None in `on_round`.
     """
 
     spec: DataSpec
@@ -90,6 +98,11 @@ class Context:
     moment: Literal["before", "after"] | None = None
     rule: Rule | None = None
     memory: tuple[Mapping[str, Tensor], ...] = ()
+    step: int = 0
+    clients: int = 1
+    attackers: int = 1
+    attacker: int = 0
+    samples: Callable[[], Samples] | None = None
 
 
 class Attack(Configurable, ABC):

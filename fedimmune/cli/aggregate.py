@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from fedimmune.cli._signals import ANEW, on_stop
 from fedimmune.cli._ui import console, progress, read_setting, remarks, say, shown_here
 from fedimmune.cli.app import command
-from fedimmune.cli.completion import RULES, one_of
+from fedimmune.cli.completion import RULES, STEPS, listed, one_of
 from fedimmune.cli.options import AsJson, Quiet
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.untrusted import MIB, read_bytes
@@ -57,6 +57,7 @@ def aggregate(
             metavar="STEPS",
             help="What happens to updates before the rule sees them, such as nnm,arc or "
             "'clip(at=2),nnm'.",
+            autocompletion=listed(STEPS),
         ),
     ] = None,
     settings: Annotated[

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["ATTACKS", "FORMS", "RULES", "TASKS", "listed", "one_of"]
+__all__ = ["ATTACKS", "FORMS", "RULES", "STEPS", "TASKS", "listed", "one_of"]
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -27,7 +27,8 @@ def _names_in(*places: str) -> Callable[[], list[str]]:
 
 
 # A test compares them with the registries.
-RULES = _names_in("rules/*.py", "adaptive/rule.py")
+STEPS = _names_in("rules/preaggregation.py")
+RULES = _names_in("rules/[!p]*.py", "rules/p[!r]*.py", "adaptive/rule.py")
 ATTACKS = _names_in("attacks/*.py")
 TASKS = _names_in("tasks/*.py")
 FORMS = ("relational", "paper")

@@ -11,7 +11,7 @@ import typer
 from fedimmune.cli._signals import on_stop
 from fedimmune.cli._ui import console, in_ascii, read_setting, remarks, say, shown_here
 from fedimmune.cli.app import command
-from fedimmune.cli.completion import ATTACKS, RULES, TASKS, one_of
+from fedimmune.cli.completion import ATTACKS, RULES, STEPS, TASKS, listed, one_of
 from fedimmune.cli.options import DataFolder, Quiet
 from fedimmune.errors import ParameterError
 
@@ -51,6 +51,7 @@ def simulate(
             metavar="STEPS",
             help="What happens to updates before the rule sees them, such as nnm,arc or "
             "'clip(at=2),nnm'.",
+            autocompletion=listed(STEPS),
         ),
     ] = None,
     defense: Annotated[

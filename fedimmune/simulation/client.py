@@ -157,13 +157,13 @@ def train_client(
     on_batch = attack.on_batch if attack.overrides("on_batch") else None
     on_loss = attack.on_loss if attack.overrides("on_loss") else None
     on_step = attack.on_step if attack.overrides("on_step") else None
-    before, after = replace(context, moment="before"), replace(context, moment="after")
     random = generator(scenario.seed, "batches", round_number, client)
     optimizer = scenario.optimizer.make(model)
     if momentum is not None:
         for name, weight in model.named_parameters():
             optimizer.state[weight][_MOMENTUM] = torch.empty_like(weight).copy_(momentum[name])
     model.train()
+    step = 0
     with seeded(scenario.seed, "training", round_number, client):
         epochs = count() if scenario.local_steps else range(scenario.local_epochs)
         drawn = (batch for _ in epochs for batch in batches(indices, scenario.batch, random))
@@ -173,6 +173,7 @@ def train_client(
             inputs = task.augment(inputs)
             if on_batch is not None:
                 inputs, labels = on_batch(inputs, labels, context)
+            step += 1
             optimizer.zero_grad()
             loss = task.loss(model(inputs.to(device)), labels.to(device))
             if on_loss is not None:
@@ -180,11 +181,11 @@ def train_client(
             loss.backward()
             if on_step is not None:
                 with torch.no_grad():
-                    on_step(model, before)
+                    on_step(model, replace(context, moment="before", step=step))
             optimizer.step()
             if on_step is not None:
                 with torch.no_grad():
-                    on_step(model, after)
+                    on_step(model, replace(context, moment="after", step=step))
     if momentum is not None:
         for name, weight in model.named_parameters():
             momentum[name].copy_(optimizer.state[weight][_MOMENTUM])

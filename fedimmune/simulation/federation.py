@@ -130,8 +130,8 @@ class Federation:
     def carried(self) -> dict[str, Tensor]:
         """What the next round needs besides the model, by row and layer; read-only.
 
-        Rows are the clients' momenta, if they are carried, what the attack remembers, and the previous
-        round's model, if the attack needs it.
+        Rows are the clients' momenta, if they are carried, what the attack remembers, and the
+        previous round's model, if the attack needs it.
         """
         return {
             f"{number}/{name}": tensor

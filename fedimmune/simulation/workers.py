@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -108,6 +109,9 @@ class Setup:
             arena.global_model,
             generator(self.scenario.seed, "attack", round_number, *client),
             arena.momenta[-1] if has_previous else None,
+            clients=self.scenario.clients,
+            attackers=len(self.attackers),
+            attacker=sum(each < client[0] for each in self.attackers) if client else 0,
         )
 
 
@@ -142,15 +146,20 @@ class ClientRunner:
     def _train(self, job: TrainJob) -> str | None:
         setup = self._setup
         attack = setup.attack if job.client in setup.attackers else NoAttack()
-        context = setup.context(self._facts, self._arena, job.round_number, job.client)
+        samples = self._data.server if job.client == SERVER else self._data.clients
+        indices = setup.anchor if job.client == SERVER else setup.parts[job.client]
+        context = replace(
+            setup.context(self._facts, self._arena, job.round_number, job.client),
+            samples=cache(lambda: samples.only(indices)),
+        )
         # The server always starts afresh.
         carries = setup.scenario.optimizer.carried and job.client != SERVER
         try:
             train_client(
                 self._model,
                 setup.task,
-                self._data.server if job.client == SERVER else self._data.clients,
-                setup.anchor if job.client == SERVER else setup.parts[job.client],
+                samples,
+                indices,
                 setup.scenario,
                 client=job.client,
                 attack=attack,

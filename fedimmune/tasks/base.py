@@ -48,6 +48,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def only(self, indices: Tensor) -> Samples:
+        """Copy some of them, by their numbers."""
+        return Samples(self.inputs.index_select(0, indices), self.labels.index_select(0, indices))
+
 
 @dataclass(frozen=True)
 class DataSpec:
@@ -61,11 +65,15 @@ class DataSpec:
         One sample's shape; images are (channels, height, width).
     highest
         For images: each channel's highest value after normalizing. None for anything else.
+    words
+        For text, whose samples are word ids with the padding, 0, in front: how many ids there
+        are. None for anything else.
     """
 
     classes: int
     shape: tuple[int, ...]
     highest: tuple[float, ...] | None = None
+    words: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,8 @@ class Data:
         Further tensors that the model is built with, such as word vectors.
     file
         The prepared file that the tensors are views of, if there is one.
+    words
+        For text: how many word ids there are, padding included. None for anything else.
     """
 
     clients: Samples
@@ -95,6 +105,7 @@ class Data:
     highest: tuple[float, ...] | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     file: Path | None = None
+    words: int | None = None
 
     def __post_init__(self) -> None:
         check_int("Data", "classes", self.classes, 1)
@@ -116,11 +127,20 @@ class Data:
                     f"`highest` has one value per channel of images (channels, height, width); "
                     f"there are {len(self.highest)} values for samples of shape {shape}"
                 )
+        if self.words is not None:
+            check_int("Data", "words", self.words, 1)
+            inputs = self.clients.inputs
+            if inputs.ndim != 2 or inputs.is_floating_point() or self.highest is not None:
+                raise InputError(
+                    f"with `words`, samples are word ids (length,), and whole numbers; these have "
+                    f"the shape {tuple(inputs.shape[1:])} and are {inputs.dtype}"
+                )
 
     @property
     def spec(self) -> DataSpec:
         """What can be known without looking at samples."""
-        return DataSpec(self.classes, tuple(self.clients.inputs.shape[1:]), self.highest)
+        shape = tuple(self.clients.inputs.shape[1:])
+        return DataSpec(self.classes, shape, self.highest, self.words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,7 +127,7 @@ def _contents(data: Data) -> tuple[dict[str, Tensor], dict[str, str]]:
         if memory in seen:
             tensors[name] = tensor.clone()
         seen.add(memory)
-    about = json.dumps({"classes": data.classes, "highest": data.highest})
+    about = json.dumps({"classes": data.classes, "highest": data.highest, "words": data.words})
     return tensors, {"format": _FORMAT, "about": about}
 
 
@@ -150,7 +150,7 @@ def read_data(path: Path) -> Data:
             if name.startswith("extras.")
         }
         highest = None if about["highest"] is None else tuple(about["highest"])
-        return Data(clients, server, about["classes"], highest, extras, path)
+        return Data(clients, server, about["classes"], highest, extras, path, about.get("words"))
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"{path} is damaged: delete it, and it is made again") from error
 

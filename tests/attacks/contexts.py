@@ -8,13 +8,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedimmune import Updates
+from fedimmune import Updates, attacks
 from fedimmune.attacks import Context
+from fedimmune.errors import ParameterError
 from fedimmune.tasks import DataSpec
 
-__all__ = ["a_round", "context", "trained", "vector"]
+__all__ = ["IMAGES", "SPECS", "TABLE", "TEXT", "a_round", "context", "fitting", "trained", "vector"]
 
 TRAINED = ("w", "b")
+IMAGES = DataSpec(classes=10, shape=(1, 8, 8), highest=(1.0,))
+TEXT = DataSpec(classes=2, shape=(12,), words=30)
+TABLE = DataSpec(classes=4, shape=(9,))
+SPECS = (IMAGES, TEXT, TABLE)
+
+
+def fitting(attack: str) -> DataSpec:
+    """Return the first kind of data that an attack fits: images, if it does."""
+    for spec in SPECS:
+        try:
+            attacks.get(attack).check(spec)
+        except ParameterError:
+            continue
+        return spec
+    raise AssertionError(f"{attack} fits nothing")
 
 
 def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Context:
@@ -24,7 +40,7 @@ def context(spec: DataSpec | None = None, seed: int = 0, **given: Any) -> Contex
         "global_model": {},
         "rng": torch.Generator().manual_seed(seed),
     }
-    return Context(spec or DataSpec(classes=10, shape=(1, 8, 8), highest=(1.0,)), **(usual | given))
+    return Context(spec or IMAGES, **(usual | given))
 
 
 def a_round(seed: int, clients: int = 7, common: float = 1.0) -> list[dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedimmune import Updates
 from fedimmune.attacks import Attack, Context
 
-__all__ = ["Clipped", "Drifting", "Lazy", "Masked", "Noisy", "Rogue", "Spy"]
+__all__ = ["Clipped", "Drifting", "Lazy", "Masked", "Noisy", "Rogue", "Spy", "Telling"]
 
 
 class Masked(Attack):
@@ -65,6 +65,27 @@ class Noisy(Attack):
     def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
         for tensor in update.values():
             tensor.copy_(torch.randn(tensor.shape, generator=context.rng))
+
+
+class Telling(Attack):
+    """Send what it is told, as numbers, and how many samples of each class it has."""
+
+    name = "telling"
+    summary = "sends what it knows"
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def on_step(self, model: nn.Module, context: Context) -> None:
+        self.steps = 0 if context.step == 1 and context.moment == "before" else self.steps
+        assert context.step == self.steps // 2 + 1
+        self.steps += 1
+
+    def on_update(self, update: Mapping[str, Tensor], context: Context) -> None:
+        assert context.samples is not None
+        told = [context.attacker, context.attackers, context.clients, self.steps // 2]
+        update["fc.weight"].zero_()[0, :4] = torch.tensor(told, dtype=torch.float32)
+        update["fc.bias"].copy_(context.samples().labels.bincount(minlength=4))
 
 
 class Drifting(Attack):

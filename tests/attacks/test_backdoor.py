@@ -108,6 +108,20 @@ def test_by_default_half_of_the_batch_in_the_corner_as_class_2() -> None:
     assert {tuple(place) for place in different} == {(0, y, x) for y, x in drawn(0, 0, 0)}
 
 
+@pytest.mark.parametrize("classes", [2, 3, 200])
+@pytest.mark.parametrize("shape", [(1, 3, 7), (1, 8, 8), (3, 64, 64)])
+def test_the_defaults_fit_any_images(classes: int, shape: tuple[int, ...]) -> None:
+    spec = DataSpec(classes, shape, (1.0,) * shape[0])
+    attack = attacks.get("backdoor")
+    attack.check(spec)
+    _, labels = attack.on_batch(torch.zeros(4, *shape), torch.zeros(4).long(), context(spec))
+    shown = attack.triggered(torch.zeros(4, *shape), labels, spec)
+    assert shown is not None
+    assert shown.target == min(2, classes - 1)
+    assert labels.tolist() == [shown.target] * 2 + [0] * 2
+    assert shown.is_target.tolist() == [True] * 2 + [False] * 2
+
+
 def test_the_value_is_what_the_highest_one_becomes_by_normalizing() -> None:
     white = torch.ones(1, 3, 8, 8)
     inputs, highest = normalize(white, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
@@ -193,6 +207,7 @@ def test_refused_exactly_where_the_pattern_leaves_the_image(
         ({"gap": 9}, FACTS, "gap=9"),
         ({"channel": 3}, FACTS, "channel"),
         ({"target": 5}, FACTS, "target"),
+        ({"target": 3}, DataSpec(classes=2, shape=(1, 8, 8), highest=(1.0,)), "target"),
         ({}, DataSpec(classes=5, shape=(200,)), "images"),
     ],
 )

@@ -73,6 +73,20 @@ def test_an_attackers_randomness_is_of_the_seed_the_round_and_the_client() -> No
         assert same(layers, expected)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_attacker_knows_its_number_its_step_and_its_samples(workers: int) -> None:
+    scenario = Scenario(task=BLOBS, clients=5, attackers=3, attack=f"{OWN}:Telling", local_epochs=2)
+    data = Blobs().load(data_folder())
+    with Federation(scenario, Blobs(), data, workers=workers) as made:
+        sent = made.train(1, nobody).updates
+        for number, client in enumerate(sorted(made.attackers)):
+            part = made.parts[client]
+            told = sent.state(client)
+            assert told["fc.weight"][0, :4].tolist() == [number, 3, 5, 2 * (len(part) // 8)]
+            labels = data.clients.labels[part]
+            assert told["fc.bias"].tolist() == labels.bincount(minlength=4).tolist()
+
+
 def test_what_is_not_overridden_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     before = honest_ones()
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fedimmune import Updates, attacks, rules
 from fedimmune.attacks import Attack
 from fedimmune.errors import ParameterError
 from fedimmune.results import CHECK_ANYTHING
-from tests.attacks.contexts import context
+from fedimmune.tasks import Samples
+from tests.attacks.contexts import IMAGES, context, fitting
 
-FACTS = context().spec
+FACTS = IMAGES
 every_attack = pytest.mark.parametrize("name", attacks.available())
 
 
@@ -36,38 +39,59 @@ def test_it_describes_itself(name: str) -> None:
 
 @every_attack
 def test_it_acts_on_what_it_says(name: str) -> None:
-    attack = attacks.get(name)
-    attack.check(FACTS)
-    inputs, labels = torch.randn(20, 1, 8, 8), torch.arange(20) % 10
-    poisoned = attack.on_batch(inputs.clone(), labels.clone(), context())
-    changed = set()
+    attack, spec = attacks.get(name), fitting(name)
+    inputs, labels = torch.randn(20, *spec.shape), torch.arange(20) % spec.classes
+    inputs = inputs if spec.words is None else torch.ones_like(inputs).int()
+    told = context(spec, clients=4, attackers=2, samples=lambda: Samples(inputs, labels))
+    poisoned = attack.on_batch(inputs.clone(), labels.clone(), told)
+    changed = []
     if not (torch.equal(poisoned[0], inputs) and torch.equal(poisoned[1], labels)):
-        changed.add("data")
-    update = {"weight": torch.ones(3)}
-    told = context(
+        changed.append("data")
+    loss = torch.tensor(2.0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(inputs[0].numel(), spec.classes))
+    start = {name: tensor + 9 for name, tensor in model.state_dict().items()}
+    told = replace(told, global_model=start)
+    if attack.on_loss(loss, model, told) != loss:
+        changed.append("loss")
+    model(inputs.float()).sum().backward()
+    before = values(model)
+    with torch.no_grad():
+        attack.on_step(model, replace(told, moment="before", step=1))
+        attack.on_step(model, replace(told, moment="after", step=10))
+    if values(model) != before:
+        changed.append("training")
+    told = replace(
+        told,
         rule=rules.get("mean"),
         global_model={"weight": torch.full((3,), 3.0)},
         previous_model={"weight": torch.ones(3)},
         memory=tuple({"weight": torch.zeros(3)} for _ in range(attack.needs_memory)),
     )
+    update = {"weight": torch.full((3,), 9.0)}
     attack.on_update(update, told)
-    if not torch.equal(update["weight"], torch.ones(3)):
-        changed.add("update")
+    if not torch.equal(update["weight"], torch.full((3,), 9.0)):
+        changed.append("update")
     visible = Updates.from_states([{"weight": torch.randn(3)} for _ in range(4)])
     mine = visible.only([2, 3])
     if not torch.equal(
         attack.on_round(mine, visible, told).state(2)["weight"], mine.state(2)["weight"]
     ):
-        changed.add("round")
-    assert ", ".join(sorted(changed)) == attack.acts_on().replace("nothing", "")
+        changed.append("round")
+    assert ", ".join(changed) == attack.acts_on().replace("nothing", "")
+
+
+def values(model: nn.Module) -> list[list[float]]:
+    """Return its weights and their gradients."""
+    kept = [tensor for p in model.parameters() for tensor in (p, p.grad) if tensor is not None]
+    return [tensor.flatten().tolist() for tensor in kept]
 
 
 @every_attack
 def test_what_is_rehearsed_fits_the_data_and_is_in_its_ranges(name: str) -> None:
-    rng = torch.Generator().manual_seed(1)
+    rng, spec = torch.Generator().manual_seed(1), fitting(name)
     for _ in range(50):
-        drawn = attacks.get(name).sample_parameters(FACTS, rng)
-        attacks.get(name, **drawn).check(FACTS)
+        drawn = attacks.get(name).sample_parameters(spec, rng)
+        attacks.get(name, **drawn).check(spec)
         for parameter, (low, high) in attacks.find(name).ranges.items():
             assert low <= drawn.get(parameter, low) <= high
 

@@ -178,6 +178,8 @@ def test_a_folder_loads_and_trains(tmp_path: Path, caplog: pytest.LogCaptureFixt
     # 15 words are known: this film isn t short it was, awful, superb, and no0 to no5.
     assert data.extras["vectors"].shape == (2 + 15, 4)
     assert data.highest is None
+    assert data.spec == tasks.DataSpec(2, (200,), words=17)
+    assert task.load(tmp_path).spec.words == 17, "as the prepared file has it"
     first = data.clients.inputs[0].tolist()
     assert first[:190] == [0] * 190
     assert all(word > 1 for word in first[190:])

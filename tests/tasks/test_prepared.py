@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedimmune.errors import InputError
-from fedimmune.tasks import Data, Samples, data
+from fedimmune.errors import InputError, ParameterError
+from fedimmune.tasks import Data, DataSpec, Samples, data
 from fedimmune.tasks.data import read_data, write_data
 
 
@@ -31,7 +31,7 @@ def same(one: Data, other: Data) -> bool:
             for half in ("clients", "server")
             for part in ("inputs", "labels")
         )
-        and (one.classes, one.highest) == (other.classes, other.highest)
+        and one.spec == other.spec
         and one.extras.keys() == other.extras.keys()
         and all(torch.equal(one.extras[name], other.extras[name]) for name in one.extras)
     )
@@ -74,6 +74,21 @@ def test_round_trip(tmp_path: Path, highest: tuple[float, ...] | None) -> None:
     found = read_data(tmp_path / "file")
     assert same(found, small(highest=highest))
     assert found.file == tmp_path / "file"
+
+
+def test_text_stays_text(tmp_path: Path) -> None:
+    ids = Samples(torch.tensor([[0, 2], [1, 3]], dtype=torch.int32), torch.tensor([0, 1]))
+    write_data(Data(ids, ids, classes=2, words=4), tmp_path / "file")
+    assert read_data(tmp_path / "file").spec == DataSpec(2, (2,), words=4)
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(2, 5), torch.zeros(2, 1, 5, dtype=torch.int32)])
+def test_text_is_whole_numbers_in_rows(inputs: torch.Tensor) -> None:
+    samples = Samples(inputs, torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="word ids"):
+        Data(samples, samples, classes=2, words=4)
+    with pytest.raises(ParameterError, match="words"):
+        Data(samples, samples, classes=2, words="4")  # type: ignore[arg-type]
 
 
 def test_it_is_made_once(tmp_path: Path, get: Callable[..., Data]) -> None:
