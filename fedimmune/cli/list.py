@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,7 +75,7 @@ def tasks(as_json: AsJsonList = False) -> None:
 def _list(
     noun: str,
     what: str,
-    members: Iterable[type[Configurable]],
+    members: Sequence[type[Configurable]],
     facts: Mapping[str, Callable[[Any], Any]],
     as_json: bool,
 ) -> None:
@@ -101,25 +101,41 @@ def _list(
     for member in members:
         parameters = "\n".join(
             f"{name}{_symbol(member.symbols.get(name))} = {_default(member.name, value)}"
-            for name, value in member.parameters().items()
+            for name, value in _own(member).items()
         )
         others = [_shown(fact(member)) for fact in facts.values()]
         table.add_row(Text(_called(member), "cyan"), member.summary, parameters or "–", *others)
     console().print(table)
+    _say_shared(members)
+
+
+def _own(member: type[Configurable]) -> dict[str, Any]:
+    """Return the parameters that not all of its kind have."""
+    return {k: v for k, v in member.parameters().items() if k not in member.shared}
+
+
+def _say_shared(members: Iterable[type[Configurable]]) -> None:
+    """Say once what all take."""
+    shared = {name for member in members for name in member.shared}
+    known = {k: v for member in members for k, v in member.parameters().items() if k in shared}
+    if known:
+        said = ", ".join(f"{name} = {_default('', value)}" for name, value in known.items())
+        console().print(f"All take, besides: {said}.", highlight=False)
 
 
 def _blocks(
-    members: Iterable[type[Configurable]], facts: Mapping[str, Callable[[Any], Any]]
+    members: Sequence[type[Configurable]], facts: Mapping[str, Callable[[Any], Any]]
 ) -> None:
     """Print one block per member, for a narrow terminal."""
     out = console()
     for member in members:
         out.print(f"[cyan]{_called(member)}[/]  {member.summary}", highlight=False)
-        settings = member.parameters() | {name: fact(member) for name, fact in facts.items()}
+        settings = _own(member) | {name: fact(member) for name, fact in facts.items()}
         for name, value in settings.items():
             text = _shown(value) if name in facts else _default(member.name, value)
             out.print(f"  {name}: {text}".replace("\n", ", "), highlight=False)
         out.print()
+    _say_shared(members)
 
 
 def _called(member: type[Configurable]) -> str:
