@@ -155,4 +155,4 @@ def _symbol(symbol: str | None) -> str:
 def _default(owner: str, value: object) -> str:
     if value is None:
         return _BY.get(owner, "not given")
-    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower() or "none"
