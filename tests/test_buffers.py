@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedimmune import Updates, rules
 from fedimmune.errors import ParameterError
 from fedimmune.results import Verdict
-from tests.rounds import rule_for
+from tests.rounds import rule_for, with_needs
 
 State = dict[str, Tensor]
 
@@ -104,7 +104,9 @@ def test_who_writes_anything_into_buffers_is_set_aside(name: str, buffers: str) 
     models[2]["1.running_mean"] += 1e6
     models[5]["1.running_var"] *= 1e5
     rule = rule_for(name, range(8), layers=TRAINED, buffers=buffers)
-    answer = rule.aggregate(Updates.from_models(models, base))
+    given = Updates.from_models(models, base)
+    states = [given.state(client) for client in given.clients]
+    answer = rule.aggregate(with_needs(given, rule.needs, states))
     assert not answer.rejected
     suspects = {j.client: j for j in answer.clients if "buffer" in j.reason}
     assert set(suspects) == {2, 5}
@@ -114,7 +116,8 @@ def test_who_writes_anything_into_buffers_is_set_aside(name: str, buffers: str) 
     assert "'1.running_mean' is far from" in suspects[2].reason
     assert answer.weights is None or set(answer.weights) == set(range(8))
     honest = {c: models[c] for c in range(8) if c not in suspects}
-    expected = rule.aggregate(Updates.from_models(honest, base)).update
+    rest = with_needs(Updates.from_models(honest, base), rule.needs, states)
+    expected = rule.aggregate(rest).update
     for key in TRAINED:
         assert torch.equal(answer.update[key], expected[key])
     moved = answer.apply(base)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedimmune import rules
+from fedimmune import Rule, rules
 from fedimmune.aggregation import aggregate_files
 from fedimmune.results import Verdict
 from tests.rounds import rule_for
@@ -42,6 +43,15 @@ def written(folder: Path, dtype: torch.dtype = torch.float32) -> list[Path]:
     return paths
 
 
+def needed(rule: Rule, folder: Path) -> dict[str, Any]:
+    """Write the server's own update for a rule that needs it."""
+    if "anchor" not in rule.needs:
+        return {}
+    own = {"fc.weight": torch.ones(30, 40), "fc.bias": torch.zeros(30)}
+    (folder / "own").write_bytes(save(own))
+    return {"anchor": folder / "own"}
+
+
 def overwrite(path: Path, change: Change) -> None:
     """Write another content of the same length into the same file."""
     content = save({name: change(tensor) for name, tensor in load_file(path).items()})
@@ -56,9 +66,10 @@ def test_who_changes_its_file_between_two_reads_is_rejected(
 ) -> None:
     paths = written(tmp_path)
     rule = rule_for(name, CLIENTS, layers=LAYERS)
-    quiet = aggregate_files(rule, paths, are_updates=True)
+    own = needed(rule, tmp_path)
+    quiet = aggregate_files(rule, paths, are_updates=True, **own)
     rest = [path for path in paths if path.stem != CHANGED]
-    without = aggregate_files(rule, rest, are_updates=True)
+    without = aggregate_files(rule, rest, are_updates=True, **own)
     done = 0
 
     def after_the_first_read(count: int) -> None:
@@ -68,7 +79,9 @@ def test_who_changes_its_file_between_two_reads_is_rejected(
             overwrite(tmp_path / f"{CHANGED}.safetensors", CHANGES[kind])
 
     out = tmp_path / "next.safetensors"
-    found = aggregate_files(rule, paths, are_updates=True, output=out, on_read=after_the_first_read)
+    found = aggregate_files(
+        rule, paths, are_updates=True, output=out, on_read=after_the_first_read, **own
+    )
     model = load_file(out)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in model.values())
     if found.rejected:
@@ -107,5 +120,6 @@ def test_nobody_is_blamed_whose_file_stays_as_it_is(
     tmp_path: Path, name: str, dtype: torch.dtype
 ) -> None:
     paths = written(tmp_path, dtype)
-    answer = aggregate_files(rule_for(name, CLIENTS, layers=LAYERS), paths, are_updates=True)
+    rule = rule_for(name, CLIENTS, layers=LAYERS)
+    answer = aggregate_files(rule, paths, are_updates=True, **needed(rule, tmp_path))
     assert not answer.rejected
