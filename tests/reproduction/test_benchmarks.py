@@ -1,0 +1,126 @@
+"""Public benchmarks: what is played, and what their tables say of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedimmune import Scenario, attacks, rules, simulate
+from reproduction import benchmarks
+from reproduction.benchmarks import byzfl, figures, grid, heat_map, most_attackers, thesis, worst
+
+DEFENSE = Path("some.defense")
+
+
+def test_a_rule_is_told_of_as_many_attackers_as_it_admits() -> None:
+    assert most_attackers("median") == 4
+    assert most_attackers("krum") == 3
+    assert most_attackers("bulyan") == 1
+    for name in rules.available():
+        f = most_attackers(name)
+        assert 1 <= f <= 4
+        if f < 4:
+            assert rules.get(name, attackers=f).clients_needed <= 10
+            assert rules.get(name, attackers=f + 1).clients_needed > 10
+
+
+def test_the_grid_has_every_rule_under_every_attack_that_fits() -> None:
+    entries = list(grid("digits", rules.available(), attacks.available(), [1, 2], DEFENSE))
+    played = {(one.row, one.column) for one in entries}
+    fitting = set(attacks.available()) - {"text-backdoor", "tabular-backdoor"}
+    assert played == {(rule, attack) for rule in rules.available() for attack in fitting}
+    assert len({one.scenario for one in entries if one.row != "adaptive"}) == len(
+        [one for one in entries if one.row != "adaptive"]
+    ), "nothing is played twice"
+    for one in entries:
+        if one.row != "oracle":  # there is an oracle to compare with
+            same = {"attack", "attackers", "seed"}
+            assert any(
+                other.row == "oracle"
+                and all(getattr(other.scenario, k) == getattr(one.scenario, k) for k in same)
+                for other in entries
+            )
+
+
+def test_byzfls_benchmark_is_played_as_published() -> None:
+    entries = list(byzfl(["geometric-median", "oracle"], [1], [0.0, 1.0], None))
+    assert len(entries) == 2 * 2 * 4 * 3
+    one = entries[0].scenario
+    assert (one.clients, one.attackers, one.rounds, one.batch, one.local_steps) == (
+        *(11, 1, 800, 25, 1),
+    )
+    assert one.rule.parameters["before"] == "clip(at=0.2),nnm"
+    assert one.attacker_data == "copied"
+    assert one.optimizer.carried
+    for each in entries:
+        attacks.get(each.scenario.attack.name, **each.scenario.attack.parameters)
+
+
+def test_the_thesis_has_two_partitions() -> None:
+    entries = list(thesis(["mean", "oracle"], [1], None))
+    assert {one.scenario.partition.name for one in entries} == {"iid", "dirichlet"}
+    assert {one.scenario.attackers for one in entries} == {2}
+
+
+@pytest.fixture(scope="module")
+def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Play a small grid, two rounds each."""
+    runs = tmp_path_factory.mktemp("runs")
+    names, kinds = ["mean", "median", "krum", "oracle"], ["none", "sign-flip", "backdoor"]
+    entries = [
+        replace(one, scenario=Scenario(**{**one.scenario.model_dump(), "rounds": 2}))
+        for one in grid("digits", names, kinds, [1], None)
+    ]
+    for one in entries:
+        list(simulate(one.scenario, runs=runs, workers=1))
+    return figures(entries, runs)
+
+
+def test_harm_is_measured_against_the_oracle_of_the_same_attack(frame: pd.DataFrame) -> None:
+    assert set(frame["rule"]) == {"mean", "median", "krum", "oracle"}
+    assert (frame.loc[frame["rule"] == "oracle", "harm"] == 0).all()
+    for _, one in frame.iterrows():
+        place = (frame["rule"] == "oracle") & (frame["attack"] == one["attack"])
+        limit = frame[place & (frame["attackers"] == one["attackers"])].iloc[0]
+        below, above = limit["accuracy"] - one["accuracy"], one["asr"] - limit["asr"]
+        expected = max(0.0, below, 0.0 if pd.isna(above) else above)
+        assert one["harm"] == pytest.approx(expected)
+
+
+def test_the_worst_case_is_the_attack_that_harms_most(frame: pd.DataFrame) -> None:
+    found = worst(frame).set_index("rule")
+    for rule in ("mean", "median", "krum"):
+        own = frame[(frame["rule"] == rule) & (frame["attack"] != "none")]
+        assert found.loc[rule, "harm"] == own["harm"].max()
+        assert found.loc[rule, "worst attack"] == own.sort_values("harm").iloc[-1]["attack"]
+    assert found.loc["krum", "attackers"] == 3
+    assert list(found["harm"]) == sorted(found["harm"])
+
+
+def test_the_table_and_the_heat_map_have_every_rule(frame: pd.DataFrame) -> None:
+    text = benchmarks._grid_table(frame)
+    assert all(f"`{rule}`" in text for rule in ("mean", "median", "krum", "oracle"))
+    drawn = heat_map(frame).to_dict()
+    assert {"attack", "rule"} <= set(str(drawn).replace("'", " ").replace(":", " ").split())
+
+
+def test_a_worst_case_that_is_not_whole_is_not_printed() -> None:
+    rows = [
+        {"rule": "geometric-median", "attack": f"γ = 0, f = 1: {name}", "accuracy": accuracy}
+        for name, accuracy in (("sign-flip", 0.9), ("ipm", 0.8), ("alie", 0.7))
+    ]
+    whole = benchmarks._byzfl_table(pd.DataFrame(rows))
+    assert "| 0 | `geometric-median` | 0.70 | – | – | – | 0.87, 0.56, 0.26, 0.27 |" in whole
+    part = benchmarks._byzfl_table(pd.DataFrame(rows[:2]))
+    assert "0.70" not in part
+    assert "0.80" not in part
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no run of this benchmark"):
+        benchmarks.main(
+            ["grid", "--no-run", "--rules", "mean,oracle", "--folder", str(tmp_path / "none")]
+        )
