@@ -25,6 +25,9 @@ from fedimmune.updates import Updates
 
 __all__ = ["Bulyan", "chosen_by_krum"]
 
+_SAME = 1e-12
+"""Squared distances below this share of the usual one are 0."""
+
 
 class Bulyan(WithAttackers):
     """Krum's choice of θ = n − 2f clients, then in each coordinate the mean around the median.
@@ -75,7 +78,9 @@ def chosen_by_krum(squared: Tensor, attackers: int) -> list[int]:
     attackers
         How many may attack (f).
     """
-    squared = (squared + squared.T) / 2  # or rounding would break ties
+    # Or rounding would break the ties of mutual neighbors, and of clients that sent the same.
+    squared = (squared + squared.T) / 2
+    squared = torch.where(squared > _SAME * squared.median(1).values.min(), squared, 0.0)
     left = list(range(len(squared)))
     while len(left) > 2 * attackers:
         _, order = krum_order(squared[left][:, left], attackers)

@@ -1,8 +1,8 @@
 """CAF, the covariance-bound agnostic filter: weights shrink along the direction of most variance.
 
-The largest τ is taken among the clients that still have weight. Taken among all, as the formula is
-sometimes read, one far-off update that has lost its weight would keep all others at theirs, and the
-iteration would not end.
+The largest τ is taken among the clients that still have weight. Taken among all, the τ of a far-off
+update that has lost its weight would dwarf all others, whose weights would then hardly shrink: the
+farther off it is, the more steps there would be.
 
 References
 ----------

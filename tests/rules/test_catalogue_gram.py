@@ -117,7 +117,7 @@ def test_caf(matrix: Tensor, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("length", [1e4, 1e30])
 def test_caf_ends_although_somebody_without_weight_is_far_off(length: float) -> None:
-    """With the largest τ of all clients it would not: the far one's τ dwarfs all others'."""
+    """With the largest τ of all clients the others' weights would hardly shrink in a step."""
     matrix = torch.randn(7, 20, generator=torch.Generator().manual_seed(1)).double()
     matrix[0] *= length
     answer = aggregate("caf", matrix, attackers=2)
