@@ -314,6 +314,7 @@ def aggregate_files(
     samples: Mapping[Any, float] | None = None,
     history: AnyPath | None = None,
     anchor: AnyPath | None = None,
+    server_loss: Callable[[Any], float] | None = None,
     on_start: Callable[[int], None] | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Aggregation:
@@ -341,6 +342,8 @@ def aggregate_files(
     anchor
         The server's own model, or its difference where `are_updates`, for a rule that compares
         clients with it.
+    server_loss
+        Loss of the global model moved by an update; see `Updates.with_server_loss`.
     on_start, on_read
         Called with the number of bytes to be read in all, and after each block with its own.
 
@@ -355,10 +358,12 @@ def aggregate_files(
     updates = Updates.from_files(
         paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
     )
-    supplied = ({"anchor"} if anchor is not None else set()) | {"model"}
-    rule.check_needs(supplied if global_file is not None else supplied - {"model"})
+    there = {"anchor": anchor, "model": global_file, "server_loss": server_loss}
+    rule.check_needs([name for name, given in there.items() if given is not None])
     if "model" in rule.needs and global_file is not None:
         updates = updates.with_reference("model", load_mapped(global_file))
+    if server_loss is not None:
+        updates = updates.with_server_loss(server_loss)
     if anchor is not None:
         updates = updates.with_anchor(_anchor(anchor, None if are_updates else global_file))
     if on_start is not None:

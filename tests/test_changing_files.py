@@ -44,12 +44,17 @@ def written(folder: Path, dtype: torch.dtype = torch.float32) -> list[Path]:
 
 
 def needed(rule: Rule, folder: Path) -> dict[str, Any]:
-    """Write the server's own update for a rule that needs it."""
-    if "anchor" not in rule.needs:
-        return {}
+    """Write what a rule needs besides the clients' files."""
     own = {"fc.weight": torch.ones(30, 40), "fc.bias": torch.zeros(30)}
     (folder / "own").write_bytes(save(own))
-    return {"anchor": folder / "own"}
+    (folder / "global").write_bytes(save({name: 0 * tensor for name, tensor in own.items()}))
+
+    def loss(update: dict[str, Tensor]) -> float:
+        return sum(float((update[name] - own[name]).square().sum()) for name in own)
+
+    there = {"anchor": folder / "own", "model": folder / "global", "server_loss": loss}
+    words = {"model": "global_file"}
+    return {words.get(name, name): there[name] for name in rule.needs}
 
 
 def overwrite(path: Path, change: Change) -> None:

@@ -18,10 +18,10 @@ from fedimmune.adaptive.defense import Defense, DefenseAbout
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.adaptive.rule import Adaptive
 from fedimmune.errors import InputError, ParameterError
+from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights
 from fedimmune.runs.traces import Trace, Traces
 from fedimmune.simulation import run_folder
-from fedimmune.updates import Updates
 from tests.rounds import needs_of
 from tests.simulation.processes import fork_killed_at
 
@@ -155,16 +155,16 @@ def test_a_client_whose_values_are_not_finite_is_kept_and_not_measured(tmp_path:
 def test_a_round_that_the_rule_did_not_answer_has_no_inner_products(
     learned: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, rounds = Adaptive.weigh, 0
+    usual, rounds = Adaptive.weigh_geometry, 0
 
-    def failing(self: Adaptive, updates: Updates) -> ClientWeights:
+    def failing(self: Adaptive, geometry: Geometry) -> ClientWeights:
         nonlocal rounds
         rounds += 1
         if rounds == 2:
             raise InputError("not today")
-        return usual(self, updates)
+        return usual(self, geometry)
 
-    monkeypatch.setattr(Adaptive, "weigh", failing)
+    monkeypatch.setattr(Adaptive, "weigh_geometry", failing)
     traces = run(learned, tmp_path)
     assert traces.rounds() == [1, 3], "what was looked at in round 1 is not passed off as round 2"
     kept = run(learned.model_copy(update={"seed": 2}), tmp_path, save_updates=["fc.bias"])

@@ -18,8 +18,8 @@ from fedimmune.cli._ui import (
     Shown,
     bar,
     bars,
+    decimals,
     make_table,
-    number,
     promises_table,
     share,
     validation_table,
@@ -82,7 +82,7 @@ def _overview(folder: RunFolder) -> Shown:
             str(one.rounds),
             str(len(one.accused)),
             share(one.weight),
-            number(one.score),
+            decimals(one.score),
             Text(one.last.verdict, _STYLES.get(one.last.verdict, "")),
             *([_looks(one.looks)] if has_kinds else []),
         )
@@ -143,7 +143,7 @@ def _cells(one: ClientResult, clients: Sequence[ClientResult]) -> list[Text | st
     return [
         *([_attacks(one.is_attacker)] if knows else []),
         share(one.weight),
-        number(one.score),
+        decimals(one.score),
         Text(one.verdict, _STYLES.get(one.verdict, "")),
         *([_looks(one.suspicion), _since(one.suspicion)] if _has_kinds(clients) else []),
         Text(one.reason),
@@ -192,7 +192,7 @@ def _explanation(folder: RunFolder, wanted: int, client: str, defense: Path | No
     said = f"Client {one.client} in round {wanted}: {one.verdict}"
     if found is None:
         return Shown(facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"])
-    said += f", {share(one.weight)} of the weight, score {number(one.score)}."
+    said += f", {share(one.weight)} of the weight, score {decimals(one.score)}."
     also = ""
     if one.suspicion is not None:
         began = one.suspicion.since
@@ -219,7 +219,7 @@ def _compared(found: Explanation) -> str:
     whole = found.ordinary.score - found.found.score
     said = (
         f"An ordinary client, a twin of {found.stand_in} (the most central of the trusted), would "
-        f"score {number(found.ordinary.score)} and have {share(found.ordinary.weight)} of the "
+        f"score {decimals(found.ordinary.score)} and have {share(found.ordinary.weight)} of the "
         "weight."
     )
     if found.found.weight > 0:

@@ -40,9 +40,9 @@ __all__ = [
     "console",
     "counted",
     "counter",
+    "decimals",
     "in_ascii",
     "make_table",
-    "number",
     "progress",
     "promises_table",
     "read_setting",
@@ -242,7 +242,7 @@ def validation_table(rows: Iterable[Mapping[str, Any]]) -> Table:
             f"{row['attackers']} of {row['clients']}",
             str(row["rounds"]),
             *(share(row[name]) for name in shares),
-            *(number(row[name]) for name in numbers),
+            *(decimals(row[name]) for name in numbers),
         )
     return table
 
@@ -258,7 +258,7 @@ def promises_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     title = "What the scores promise: the error is at most … lengths of the longest update"
     table = make_table(title, ("attack", "attackers"), numbers.values())
     for row in rows:
-        values = (number(row.get(name)) for name in numbers)
+        values = (decimals(row.get(name)) for name in numbers)
         table.add_row(row["attack"], f"{row['attackers']} of {row['clients']}", *values)
     return table
 
@@ -268,7 +268,7 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def number(value: float | None) -> str:
+def decimals(value: float | None) -> str:
     """Write a number with three decimals."""
     return "–" if value is None else f"{value:.3f}"
 

@@ -17,6 +17,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from fedimmune import rules
 from fedimmune.adaptive.sweep import Outcome, best_of
 from fedimmune.io import write_bytes_atomically
 from fedimmune.report.summary import LONGEST_ID, counted, listed, percent, shortened, written
@@ -130,12 +131,21 @@ def rule_styles(labels: Iterable[str]) -> dict[str, Style]:
     styles, variants = {}, dict[str, int]()
     for label in sorted(set(labels), key=lambda each: (len(each), each)):
         name = label.partition(" (")[0]
-        number = zlib.crc32(name.encode("utf-8", "replace"))
-        color, first = _KNOWN.get(name, (_PALETTE[number % len(_PALETTE)], number // 7))
+        color, first = _KNOWN.get(name) or _look_of(name)
         place = first + variants.setdefault(name, 0)
         variants[name] += 1
         styles[label] = (color, _DASHES[place % len(_DASHES)], _SHAPES[place % len(_SHAPES)])
     return styles
+
+
+def _look_of(name: str) -> tuple[str, int]:
+    """Return the color and place of a rule without one of its own: no two that there are agree."""
+    others = [each for each in rules.available() if each not in _KNOWN]
+    if name in others:
+        number = others.index(name)
+        return _PALETTE[number % len(_PALETTE)], 4 + number // len(_PALETTE)
+    number = zlib.crc32(name.encode("utf-8", "replace"))
+    return _PALETTE[number % len(_PALETTE)], number // 7
 
 
 def theme(ink: str = "#1b1f23", paper: str | None = "#ffffff") -> dict[str, Any]:

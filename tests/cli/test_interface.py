@@ -109,7 +109,7 @@ def test_names_are_completed(folder: Path) -> None:
     assert completed(folder, "fedimmune re") == ["rehearse", "report"]
     assert completed(folder, "fedimmune simulate --rule k") == ["krum"]
     assert completed(folder, "fedimmune simulate --attack ") == list(attacks.available())
-    assert completed(folder, "fedimmune aggregate --rule me") == ["mean", "median"]
+    assert completed(folder, "fedimmune aggregate --rule me") == ["meamed", "mean", "median"]
     assert completed(folder, "fedimmune rehearse --task f") == ["fashion-mnist"]
     assert completed(folder, "fedimmune rehearse --attacks none,ba") == ["none,backdoor"]
     assert completed(folder, "fedimmune train x --form ") == list(completion.FORMS)
