@@ -262,11 +262,17 @@ def heat_map(frame: pd.DataFrame) -> Chart:
     """Describe the grid: a row per rule, the least harmed first; a column per attack."""
     mean = frame.groupby(["rule", "attack"], as_index=False)[["accuracy", "asr", "harm"]].mean()
     mean["points"] = 100 * mean["harm"]
-    order = worst(frame)["rule"].tolist()
+    told = {
+        one["rule"]: one["rule"]
+        if one["attackers"] in (_ATTACKERS, 0)
+        else f"{one['rule']} ({one['attackers']} of {_CLIENTS})"
+        for one in worst(frame).to_dict("records")
+    }
+    mean["rule"] = mean["rule"].map(told)
     columns = mean.groupby("attack")["harm"].mean().sort_values().index.tolist()
     base = alt.Chart(mean.dropna(subset="points")).encode(
         x=alt.X("attack:N", sort=columns, title=None, axis=alt.Axis(labelAngle=-40, orient="top")),
-        y=alt.Y("rule:N", sort=order, title=None),
+        y=alt.Y("rule:N", sort=list(told.values()), title=None),
     )
     color = alt.Color(
         "points:Q",
