@@ -58,6 +58,8 @@ _rounds_log = _log.getChild("rounds")
 """A logger of its own, so that whoever shows a round's warnings can silence them in the log."""
 _REDUCED = 0.5
 """Below this share of an equal weight, 1 / n for n valid clients, a client is *reduced*."""
+_ENOUGH = 30
+"""If clients are used at fewer coordinates than this in the mean, chance may leave one out."""
 _SHOWN = 0.001
 """Smaller shares are not told apart in reasons."""
 _LENGTHS_FORMAT = "fedimmune-lengths-1"
@@ -445,7 +447,7 @@ class Rule(Configurable, ABC):
             score = None if scores is None else scores[client]
             verdict, reason, suspicion = self._verdict(client, weight, usual, found)
             if survived is not None and scores is not None:
-                verdict, reason = self._survivor(scores[client], survived)
+                verdict, reason = self._survivor(scores[client], survived, updates.size)
             if client in updates.aside:
                 verdict, reason = Verdict.SUSPECTED, updates.aside[client]
             clients.append(ClientResult(client, verdict, weight, score, reason, suspicion))
@@ -487,9 +489,11 @@ class Rule(Configurable, ABC):
         groups = any(step.regroups for step in self.preaggregators)
         return self.unweighted_means is not Verdict.UNUSED and not groups
 
-    def _survivor(self, share: float, survived: Tensor) -> tuple[Verdict, str]:
+    def _survivor(self, share: float, survived: Tensor, size: int) -> tuple[Verdict, str]:
         """Say what the share of coordinates at which a client was used means."""
         mean = float(survived.mean())
+        if size * mean < _ENOUGH:
+            return Verdict.TRUSTED, ""
         if share >= _REDUCED * mean:
             return Verdict.TRUSTED, ""
         usual = min(mean, float(survived.quantile(0.5)))
