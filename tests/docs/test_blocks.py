@@ -19,9 +19,9 @@ from tests.docs.running import Reader, commands_in
 
 QUICK = (
     *("README.md", "limits", "guides/aggregate", "guides/own-rule", "guides/own-attack"),
-    *("guides/own-task", "guides/own-plot"),
+    *("guides/own-task", "guides/own-plot", "conformance"),
 )
-"""Followed by `make test`: a quarter of a minute of one core in all, or so."""
+"""Followed by `make test`: half a minute of one core in all, or so."""
 SLOW = (
     *("index", "guides/evaluate", "defenses", "patches"),
     *("simulation", "synthetic", "reproduce"),
