@@ -40,6 +40,7 @@ class ClippedClustering(Remembering, GeometryRule):
     paper = "Li et al., IEEE TBD 2023"
     unweighted_means = Verdict.UNUSED  # there are two clusters even if all clients agree
     bounds_lengths = True
+    remembers_clients = False
     is_translation_equivariant = False
     is_scale_equivariant = False  # lengths of earlier rounds stay as they were
     packages = frozenset({"scikit-learn"})
