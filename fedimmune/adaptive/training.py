@@ -185,7 +185,7 @@ _MEMORY = 10.0
 
 
 @overload
-def train(
+def train(  # type: ignore[overload-overlap]  # a form that is known only later makes a defense
     recordings: Sequence[Recording],
     *,
     form: Literal["spectral"],
