@@ -370,7 +370,7 @@ class Rule(Configurable, ABC):
                 break
             except NonFiniteError as found:
                 # Rare, so it is not looked for beforehand: name the culprits and start over.
-                valid, doubtful = valid.reject(found.reasons), not found.reasons
+                valid, doubtful = valid.reject(found.reasons or {}), not found.reasons
         for step in self._remembering():
             step.finish()
         for warning in answer.warnings:

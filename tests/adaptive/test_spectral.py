@@ -51,7 +51,7 @@ def naive_error(path: Path, values: list[float]) -> float:
 
     found = through("encoder", seen)
     again = through("decoder", found[: len(found) // 2])
-    return sum((a - b) ** 2 for a, b in zip(again, seen, strict=True)) / len(seen)
+    return math.fsum((a - b) ** 2 for a, b in zip(again, seen, strict=True)) / len(seen)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -238,7 +238,7 @@ def test_rehearsals_keep_values_and_resume(rehearsed: Path, tmp_path: Path) -> N
         assert found.values is not None
         assert found.values.shape == (len(found), 10, 200)
         assert float(found.values.abs().max()) > 0
-    with pytest.raises(InputError, match="without these values of updates: .* another folder"):
+    with pytest.raises(InputError, match=r"without these values of updates: .* another folder"):
         adaptive.rehearse("digits", ["sign-flip"], output=rehearsed, save_updates=100, **options)
     quick: dict[str, Any] = {"attackers": [0], "runs": 1, "rounds": 1, "local_epochs": [1]}
     adaptive.rehearse("digits", ["sign-flip"], output=tmp_path, workers=1, **quick)
