@@ -30,6 +30,7 @@ __all__ = [
     "num_threads",
     "sampled",
     "survival",
+    "values_at",
     "weighted_sum",
 ]
 
@@ -347,6 +348,33 @@ def sampled(updates: Updates, columns: int = 65_536) -> Tensor:
                 parts.append(read.clone() if read.dtype == torch.float64 else read.double())
             chunk += 1
     return torch.cat(parts, dim=1)
+
+
+def values_at(updates: Updates, layer: Layer, indices: Sequence[int]) -> Tensor:
+    """Read some values of one layer, (n, values), float64.
+
+    Parameters
+    ----------
+    updates
+        The round.
+    layer
+        A trained layer.
+    indices
+        Positions in the flattened layer, whatever its order in memory.
+
+    Raises
+    ------
+    NonFiniteError
+        The layer holds values that are not finite.
+    """
+    positions = torch.arange(layer.size).reshape(layer.shape)
+    columns = updates.source.flatten(layer, positions).argsort()[torch.tensor(indices)]
+    found = torch.empty(len(updates), len(columns), dtype=torch.float64)
+    for block in updates.blocks([layer], check=True, stacked=True):
+        here = ((columns >= block.start) & (columns < block.stop)).nonzero().flatten()
+        chosen = block.values[:, (columns[here] - block.start).to(updates.device)]
+        found[:, here] = chosen.to("cpu", torch.float64)
+    return found
 
 
 def survival(updates: Updates, used: Callable[[Tensor], Tensor | None]) -> Tensor | None:

@@ -20,7 +20,10 @@ from torch import Tensor
 
 from fedimmune import Aggregation, Rule, Updates, rules
 from fedimmune.adaptive.defense import Defense, DefenseAbout
+from fedimmune.adaptive.detector import Autoencoder, Detector, DetectorAbout, DetectorSettings
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
+from fedimmune.adaptive.recordings import Sampled
+from fedimmune.adaptive.spectral import Spectral
 from fedimmune.updates import ClientId
 
 SHAPES = {"conv.weight": (3, 2, 2), "conv.bias": (3,), "fc.weight": (4, 5), "scale": ()}
@@ -55,6 +58,8 @@ def rule_for(
     if "noise" in rules.find(name).parameters():
         parameters.setdefault("noise", 0)
     rule = rules.get(name, **parameters, **needs_of(name, layers))
+    if isinstance(rule, Spectral):
+        return fitted(rule)
     if rule.has_history:
         rule = forgetful(rule)
     return supplied(rule) if rule.needs else rule
@@ -64,6 +69,19 @@ def forgetful(rule: Rule) -> Rule:
     """Let every round be a rule's first."""
     fresh = deepcopy(rule)
     rule.aggregate = lambda updates: deepcopy(fresh).aggregate(updates)  # type: ignore[method-assign]
+    return rule
+
+
+def fitted(rule: Spectral) -> Rule:
+    """Let a rule have an untrained detector for the model of whatever round it is given."""
+    plain = rule.aggregate
+
+    def aggregate(updates: Any) -> Aggregation:
+        given = Updates.of(updates)
+        rule.loaded = detector_for({layer.name: layer.shape for layer in given.layers})
+        return plain(given)
+
+    rule.aggregate = aggregate  # type: ignore[method-assign]
     return rule
 
 
@@ -116,6 +134,9 @@ def with_needs(
 
 def needs_of(name: str, layers: Collection[str] = VECTOR) -> dict[str, Any]:
     """Give what a rule cannot be made without."""
+    if name == "spectral":
+        shapes = layers if isinstance(layers, Mapping) else dict.fromkeys(layers, (2, 3))
+        return {"detector": str(detector_file(tuple(shapes.items())))}
     if name != "adaptive":
         return {}
     return {"defense": str(defense_file(tuple(layers))), "any_shape": True}
@@ -144,6 +165,28 @@ def defense_file(layers: tuple[str, ...]) -> Path:
     )
     Defense(form, about).save(folder / "untrained.defense")
     return folder / "untrained.defense"
+
+
+def detector_for(shapes: Mapping[str, tuple[int, ...]]) -> Detector:
+    """Make a detector that has learned nothing, of at most seven values of the last layer."""
+    # A file may have the layers in another order.
+    sampled = Sampled.of(dict(sorted(shapes.items())), 7)
+    settings = DetectorSettings(hidden=(6,), latent=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network = Autoencoder(len(sampled.indices), settings)
+    shape = tuple(shapes[sampled.layer])
+    about = DetectorAbout(task="of a test", shape=shape, sampled=sampled, settings=settings)
+    return Detector(network, about)
+
+
+@cache
+def detector_file(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Path:
+    """Write such a detector, once a session."""
+    folder = Path(tempfile.mkdtemp(prefix="fedimmune-detector-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    detector_for({name: tuple(shape) for name, shape in shapes}).save(folder / "untrained.detector")
+    return folder / "untrained.detector"
 
 
 def as_states(matrix: Tensor) -> list[dict[str, Tensor]]:

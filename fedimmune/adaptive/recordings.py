@@ -2,30 +2,84 @@
 
 One safetensors file per rehearsal. A round is its per-layer Gram matrices, in which the rows of
 references, such as the server's own update (the *anchor*), follow the clients': a few tens of
-kilobytes whatever the model's size.
+kilobytes whatever the model's size. On request it also has some values of each update's last layer,
+which the rule ``spectral`` learns from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.io import read_described, write_described
 from fedimmune.untrusted import naming
 
-__all__ = ["SUFFIX", "About", "Recording", "digest_of", "of_attacks", "read_recordings"]
+__all__ = ["SUFFIX", "About", "Recording", "Sampled", "digest_of", "of_attacks", "read_recordings"]
 
 _FORMAT = "fedimmune-recording-3"
 SUFFIX = ".recording"
 """Of recordings' file names."""
 _MOST_CLIENTS = 10_000
+_MOST_VALUES = 100_000
+_SAMPLE_SEED = 2002
+
+
+class Sampled(BaseModel):
+    """Which values of an update are looked at.
+
+    Parameters
+    ----------
+    layer
+        The layer's name.
+    indices
+        Positions in the flattened layer, ascending.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: str
+    indices: tuple[int, ...] = Field(min_length=1, max_length=_MOST_VALUES)
+
+    @classmethod
+    def of(cls, layers: Mapping[str, tuple[int, ...]], count: int) -> Sampled:
+        """Draw so many of the last layer's weights, or all if there are fewer.
+
+        The last layer is the last one that has a matrix of weights, so not its bias. The same model
+        and number give the same sample.
+
+        Parameters
+        ----------
+        layers
+            Shapes of the trained layers by name, in the model's order.
+        count
+            How many values.
+        """
+        layer = ([name for name, shape in layers.items() if len(shape) > 1] or [*layers])[-1]
+        random = torch.Generator().manual_seed(_SAMPLE_SEED)
+        drawn = torch.randperm(prod(layers[layer]), generator=random)[: min(count, _MOST_VALUES)]
+        return cls(layer=layer, indices=tuple(sorted(drawn.tolist())))
+
+    def check(self, layers: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse a sample that no model with these layers has.
+
+        Raises
+        ------
+        InputError
+            There is no such layer, or the positions are not within it, in order.
+        """
+        size = prod(layers.get(self.layer, (0,)))
+        steps = zip((-1, *self.indices), (*self.indices, size), strict=True)
+        if not all(before < after for before, after in steps):
+            raise InputError(f"the sampled values are not of a layer {self.layer!r} of {size:,}")
 
 
 class About(BaseModel):
@@ -51,6 +105,8 @@ class About(BaseModel):
         Whose data the simulated clients had: the ``server``'s or the ``clients``' own.
     scenario
         The whole scenario.
+    sampled
+        Of which values the recording has samples; None if it has none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -65,6 +121,15 @@ class About(BaseModel):
     references: tuple[str, ...]
     on: str = "server"
     scenario: dict[str, object]
+    sampled: Sampled | None = None
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `sampled` out if there is none: such recordings are the same bytes as ever."""
+        found: dict[str, Any] = write(self)
+        if self.sampled is None:
+            found.pop("sampled", None)
+        return found
 
 
 class Recording:
@@ -82,10 +147,17 @@ class Recording:
     median_distances
         Distance of the coordinate-wise median to the robust mean, (rounds,), to compare with:
         inner products do not determine it.
+    values
+        Values of each client's update, (rounds, n, values), float32, if `about` says of which.
     """
 
     def __init__(
-        self, about: About, grams: Tensor, attackers: Tensor, median_distances: Tensor
+        self,
+        about: About,
+        grams: Tensor,
+        attackers: Tensor,
+        median_distances: Tensor,
+        values: Tensor | None = None,
     ) -> None:
         if grams.ndim != 4 or attackers.ndim != 2:
             raise InputError(
@@ -115,8 +187,9 @@ class Recording:
             )
         if not bool(torch.isfinite(grams).all()):
             raise InputError("a recording holds values that are not finite")
+        _check_values(about, values, (count, n))
         self.about, self.grams, self.attackers = about, grams, attackers
-        self.median_distances = median_distances
+        self.median_distances, self.values = median_distances, values
 
     def __len__(self) -> int:
         return len(self.grams)
@@ -146,6 +219,15 @@ class Recording:
         index = torch.tensor([*range(n), *(n + self.about.references.index(r) for r in references)])
         return self.grams[..., index, :][..., index]
 
+    def take(self, rounds: Tensor | slice) -> Recording:
+        """Return some rounds, without sampled values."""
+        return Recording(
+            self.about.model_copy(update={"sampled": None}),
+            self.grams[rounds],
+            self.attackers[rounds],
+            self.median_distances[rounds],
+        )
+
     def save(self, path: Path) -> None:
         """Write a safetensors file; it is replaced whole or not at all."""
         tensors = {
@@ -153,6 +235,8 @@ class Recording:
             "attackers": self.attackers,
             "median_distances": self.median_distances,
         }
+        if self.values is not None:
+            tensors["values"] = self.values
         about = self.about.model_dump(mode="json")
         write_described(tensors, path, format=_FORMAT, about=about)
 
@@ -168,11 +252,27 @@ class Recording:
         tensors, description = read_described(path, _FORMAT, made_by="fedimmune rehearse")
         with naming(f"the recording {path}"):
             about = About.model_validate(description.get("about"))
-            if set(tensors) != {"grams", "attackers", "median_distances"}:
+            if set(tensors) - {"values"} != {"grams", "attackers", "median_distances"}:
                 raise InputError(f"it has the tensors {', '.join(sorted(tensors)) or 'none'}")
             if tensors["attackers"].dtype != torch.bool:
                 raise InputError("it does not say who attacks")
-            return cls(about, tensors["grams"], tensors["attackers"], tensors["median_distances"])
+            return cls(about, **tensors)
+
+
+def _check_values(about: About, values: Tensor | None, rows: tuple[int, int]) -> None:
+    if about.sampled is None or values is None:
+        if about.sampled is not None or values is not None:
+            raise InputError("a recording with sampled values says which they are, and has them")
+        return
+    about.sampled.check(about.layers)
+    wanted = (*rows, len(about.sampled.indices))
+    if values.shape != wanted or values.dtype != torch.float32:
+        raise InputError(
+            f"a recording's sampled values are float32 of shape {wanted}, not {values.dtype} of "
+            f"shape {tuple(values.shape)}"
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise InputError("a recording holds sampled values that are not finite")
 
 
 def read_recordings(folders: Iterable[str | Path]) -> list[Recording]:
@@ -207,6 +307,7 @@ def digest_of(recordings: Sequence[Recording]) -> str:
             recording.about.model_dump_json().encode()
             + recording.attackers.contiguous().numpy().tobytes()
             + recording.grams.contiguous().numpy().tobytes()
+            + (b"" if recording.values is None else recording.values.contiguous().numpy().tobytes())
         ).hexdigest()
         for recording in recordings
     )

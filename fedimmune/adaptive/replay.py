@@ -136,13 +136,7 @@ def _drawn(recordings: Sequence[Recording], limit: int) -> tuple[Recording, ...]
 
 def _some(recording: Recording, count: int) -> Recording:
     """Keep rounds from all over a recording: early ones differ from late ones."""
-    rows = torch.tensor(_spread(len(recording), count))
-    return Recording(
-        recording.about,
-        recording.grams[rows],
-        recording.attackers[rows],
-        recording.median_distances[rows],
-    )
+    return recording.take(torch.tensor(_spread(len(recording), count)))
 
 
 def _shares(available: Sequence[int], limit: int) -> list[int]:

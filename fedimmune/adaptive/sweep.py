@@ -308,10 +308,7 @@ class Search:
         for name in grid:
             if name in options.settings:
                 raise ParameterError(f"{name} cannot be both set and searched")
-        first_rounds = [
-            Recording(each.about, each.grams[:1], each.attackers[:1], each.median_distances[:1])
-            for each in recordings
-        ]
+        first_rounds = [each.take(slice(1)) for each in recordings]
         for point in self.points:
             # One epoch on one round of each is refused for the same reasons as the whole.
             with suppress(_Begun):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from pydantic import ValidationError
@@ -14,6 +14,7 @@ from torch import Tensor
 from fedimmune.adaptive.attack_kinds import learn_kinds
 from fedimmune.adaptive.defense import Defense, make_form
 from fedimmune.adaptive.description import DefenseAbout, Epoch
+from fedimmune.adaptive.detector import Detector, train_detector
 from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.models.base import AttentionModel, Inputs
 from fedimmune.adaptive.recordings import Recording, digest_of
@@ -183,6 +184,35 @@ _MEMORY = 10.0
 """How much suspicion of earlier rounds counts: as much as c, so like a score of this round."""
 
 
+@overload
+def train(  # type: ignore[overload-overlap]  # a form that is known only later makes a defense
+    recordings: Sequence[Recording],
+    *,
+    form: Literal["spectral"],
+    epochs: int = ...,
+    seed: int = ...,
+    settings: Mapping[str, Any] | None = ...,
+    on_epoch: Callable[[Epoch], None] = ...,
+) -> Detector: ...
+
+
+@overload
+def train(
+    recordings: Sequence[Recording],
+    *,
+    form: str = ...,
+    preset: str | None = ...,
+    attacks: Sequence[str] | None = ...,
+    anchor: bool | None = ...,
+    memory: bool | None = ...,
+    kinds: bool = ...,
+    epochs: int = ...,
+    seed: int = ...,
+    settings: Mapping[str, Any] | None = ...,
+    on_epoch: Callable[[Epoch], None] = ...,
+) -> Defense: ...
+
+
 def train(
     recordings: Sequence[Recording],
     *,
@@ -196,7 +226,7 @@ def train(
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
-) -> Defense:
+) -> Defense | Detector:
     """Train a defense: all runs but the last to learn from, the last to validate on.
 
     Parameters
@@ -204,7 +234,9 @@ def train(
     recordings
         Of one model, from `rehearse` or `read_recordings`; of two runs at least.
     form
-        ``relational``, or ``paper`` for that of Wan and Chen (2021).
+        ``relational``, or ``paper`` for that of Wan and Chen (2021). ``spectral`` makes a detector
+        for the rule of that name (Li et al., 2020) from recordings with ``save_updates``; it learns
+        from honest clients alone, so it takes only `epochs`, `seed`, `settings` and `on_epoch`.
     preset
         Of the paper's form: one of `PRESETS`.
     attacks
@@ -228,8 +260,8 @@ def train(
 
     Returns
     -------
-    Defense
-        Trained and validated (`Defense.about`), with its learning curve. `Defense.save` writes it.
+    Defense or Detector
+        Trained and validated (`about`), with its learning curve. `save` writes it.
 
     Raises
     ------
@@ -246,8 +278,16 @@ def train(
     >>> defense.about.attacks
     ('sign-flip',)
     """
+    if form == "spectral":
+        given = {"preset": preset, "attacks": attacks, "anchor": anchor, "memory": memory}
+        for name in [name for name, value in given.items() if value is not None]:
+            raise ParameterError(f"the spectral form takes no {name}")
+        return train_detector(
+            recordings, epochs=epochs, seed=seed, settings=settings, on_epoch=on_epoch
+        )
     if form not in _LEARNING_RATES:
-        raise ParameterError(f"there is no form {form!r}; there are {', '.join(_LEARNING_RATES)}")
+        known = ", ".join((*_LEARNING_RATES, "spectral"))
+        raise ParameterError(f"there is no form {form!r}; there are {known}")
     split = hold_out(recordings, attacks)
     about = recordings[0].about
     for name in ("layers", "clients"):

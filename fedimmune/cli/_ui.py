@@ -242,7 +242,7 @@ def validation_table(rows: Iterable[Mapping[str, Any]]) -> Table:
             f"{row['attackers']} of {row['clients']}",
             str(row["rounds"]),
             *(share(row[name]) for name in shares),
-            *(decimals(row[name]) for name in numbers),
+            *(decimals(row.get(name)) for name in numbers),
         )
     return table
 

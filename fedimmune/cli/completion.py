@@ -28,10 +28,10 @@ def _names_in(*places: str) -> Callable[[], list[str]]:
 
 # A test compares them with the registries.
 STEPS = _names_in("rules/preaggregation.py")
-RULES = _names_in("rules/[!p]*.py", "rules/p[!r]*.py", "adaptive/rule.py")
+RULES = _names_in("rules/[!p]*.py", "rules/p[!r]*.py", "adaptive/rule.py", "adaptive/spectral.py")
 ATTACKS = _names_in("attacks/*.py")
 TASKS = _names_in("tasks/*.py")
-FORMS = ("relational", "paper")
+FORMS = ("relational", "paper", "spectral")
 
 
 def one_of(names: Names) -> Callable[[str], list[str]]:

@@ -106,6 +106,16 @@ def rehearse(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Any other scenario field. Repeatable."),
     ] = None,
+    save_updates: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="NUMBER",
+            help="Also keep this many values of each update's last layer, for `train --form "
+            "spectral`. [default: none]",
+            show_default=False,
+        ),
+    ] = 0,
     data: DataFolder = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Rehearsals at a time. [default: one per core]")
@@ -116,7 +126,8 @@ def rehearse(
     """Rehearse attacks on the server's own data, and record what a defense learns from.
 
     Of each round, only the inner products of the updates are kept, layer by layer, and who
-    attacked. What has been recorded is not rehearsed again, so an interrupted command resumes.
+    attacked; with --save-updates, also some values of each update. What has been recorded is not
+    rehearsed again, so an interrupted command resumes.
     """
     from fedimmune import adaptive
     from fedimmune.tasks.archives import unwatched
@@ -137,6 +148,7 @@ def rehearse(
             randomize=_ranges(ranges) if randomize or ranges else None,
             seed=seed,
             settings=dict(read_setting(text) for text in settings or []),
+            save_updates=save_updates,
             data=data,
             workers=workers,
             on_start=watched.start,

@@ -22,6 +22,7 @@ from fedimmune.cli.app import command
 from fedimmune.cli.completion import ATTACKS, FORMS, listed, one_of
 from fedimmune.cli.options import AsJson, Quiet, Seed
 from fedimmune.cli.sweep import Sweep, searched_table
+from fedimmune.errors import ParameterError
 
 __all__ = ["train"]
 
@@ -30,6 +31,7 @@ __all__ = ["train"]
     "fedimmune train recordings -o digits.defense",
     "fedimmune train recordings -o digits.defense --attacks backdoor --epochs 200",
     "fedimmune train recordings -o paper.defense --form paper --preset authors",
+    "fedimmune train recordings -o digits.detector --form spectral",
     "fedimmune train recordings -o digits.defense --sweep --epochs 100",
     "fedimmune train recordings -o best.defense --grid c=5,10 --grid eps=0,0.5",
 )
@@ -41,7 +43,9 @@ def train(
     form: Annotated[
         str,
         typer.Option(
-            help="`relational`, the default model, or `paper`.", autocompletion=one_of(FORMS)
+            help="`relational`, the default model, or `paper`; `spectral` makes a detector for the "
+            "rule of that name, from recordings with --save-updates.",
+            autocompletion=one_of(FORMS),
         ),
     ] = "relational",
     preset: Annotated[
@@ -117,6 +121,8 @@ def train(
         seed=seed,
         settings=dict(read_setting(text) for text in settings or []),
     )
+    if form == "spectral" and (sweep or grid):
+        raise ParameterError("the spectral form has no search: leave --sweep and --grid out")
     searching = Sweep(grid or [], output, recordings, workers, notes) if sweep or grid else None
     with on_stop(ANEW if searching is None else searching.kept):
         found = read_recordings(recordings)
@@ -132,7 +138,8 @@ def train(
     if searching is not None:
         console().print(searched_table(defense.about.searched))
     console().print(validation_table(defense.about.validation))
-    console().print(promises_table(defense.about.validation))
+    if form != "spectral":
+        console().print(promises_table(defense.about.validation))
     best = min(defense.curve, key=lambda epoch: epoch.validation)
     say(notes, f"wrote {output} (epoch {best.number} of {len(defense.curve)})")
     if searching is not None:

@@ -358,9 +358,11 @@ class Rule(Configurable, ABC):
         """
         given = Updates.of(updates).supplying(self.needs)
         self.check_needs(given.supplied)
-        valid = self.screen(given)
+        valid, doubtful = self.screen(given), False
         while True:
             try:
+                if doubtful:  # here, because a file may change while it is checked
+                    valid, doubtful = valid.checked(), False
                 heard = self._heard(valid)
                 count = self.eligible(heard)
                 if count < self.clients_needed:
@@ -370,7 +372,7 @@ class Rule(Configurable, ABC):
                 break
             except NonFiniteError as found:
                 # Rare, so it is not looked for beforehand: name the culprits and start over.
-                valid = valid.reject(found.reasons) if found.reasons else valid.checked()
+                valid, doubtful = valid.reject(found.reasons or {}), not found.reasons
         for step in self._remembering():
             step.finish()
         for warning in answer.warnings:

@@ -8,7 +8,9 @@ from fedimmune.rules.base import Rule
 __all__ = ["available", "exported", "find", "get", "register"]
 
 _RULES: Registry[Rule] = Registry(
-    "rule", base=Rule, homes=("fedimmune.rules", "fedimmune.adaptive.rule")
+    "rule",
+    base=Rule,
+    homes=("fedimmune.rules", "fedimmune.adaptive.rule", "fedimmune.adaptive.spectral"),
 )
 
 available = _RULES.available

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fedimmune import attacks as known_attacks
 from fedimmune._layers import Kind
-from fedimmune.adaptive.recordings import SUFFIX, About, Recording, read_recordings
+from fedimmune.adaptive.recordings import SUFFIX, About, Recording, Sampled, read_recordings
 from fedimmune.attacks import Attack
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.geometry import measure
-from fedimmune.kernels import num_threads
+from fedimmune.kernels import num_threads, values_at
 from fedimmune.rules.median import Median
 from fedimmune.simulation.federation import Federation, set_aside
 from fedimmune.simulation.metrics import distances
@@ -30,6 +30,7 @@ from fedimmune.simulation.workers import Pool, shared_data, usable_cores
 from fedimmune.tasks import Data, DataSpec, Samples, Task, data_folder, load_data
 from fedimmune.tasks.data import read_data
 from fedimmune.updates import NonFiniteError, Updates
+from fedimmune.validation import check_int
 
 __all__ = ["Rehearsal", "carry_out", "plan", "record", "rehearse", "usual_attacks"]
 
@@ -52,6 +53,7 @@ def plan(
     on: Literal["server", "clients"] = "server",
     protocol: str = "paper",
     seed: int = 1,
+    save_updates: int = 0,
 ) -> list[Rehearsal]:
     """List rehearsals: nobody attacking, and each attack with each number of attackers.
 
@@ -105,7 +107,7 @@ def plan(
                 whole = Scenario(**fields).resolve()
                 rounds = max(1, round(whole.rounds / epochs))
                 shorter = whole.model_copy(update={"rounds": rounds})
-                rehearsals.append(Rehearsal(shorter, run, on))
+                rehearsals.append(Rehearsal(shorter, run, on, save_updates))
     return rehearsals
 
 
@@ -124,6 +126,7 @@ def rehearse(
     randomize: Ranges | None = None,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
+    save_updates: int = 0,
     data: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     on_start: Callable[[Sequence[Rehearsal]], None] = lambda _: None,
@@ -169,6 +172,9 @@ def rehearse(
         Random seed.
     settings
         Further fields of the scenarios, such as ``{"clients": 20, "optimizer.lr": 0.05}``.
+    save_updates
+        How many values of each update's last layer to keep, drawn once for all, or all if it has
+        fewer: the rule ``spectral`` learns from them. By default none.
     data
         Folder of data sets; by default ``FEDIMMUNE_DATA``, else a cache of the user's.
     workers
@@ -195,6 +201,7 @@ def rehearse(
     """
     if on not in {"server", "clients"}:
         raise ParameterError(f"on takes server or clients, not {on!r}")
+    check_int("rehearse", "save_updates", save_updates, 0)
     if preset not in {None, *PROTOCOLS}:
         raise ParameterError(f"there is no preset {preset!r}; there are {', '.join(PROTOCOLS)}")
     given: dict[str, Any] = {"task": task} | ({} if rounds is None else {"rounds": rounds})
@@ -218,6 +225,7 @@ def rehearse(
         on=on,
         protocol=preset or "paper",
         seed=seed,
+        save_updates=save_updates,
     )
     on_start(rehearsals)
     with TemporaryDirectory() as spare:
@@ -295,11 +303,14 @@ class Rehearsal:
     on
         Whose data the simulated clients have: the ``server``'s test samples, or the ``clients``'
         own, which only a simulated server has.
+    save_updates
+        How many values of each update's last layer are kept.
     """
 
     scenario: ResolvedScenario
     run: int
     on: Literal["server", "clients"] = "server"
+    save_updates: int = 0
 
     @property
     def file_name(self) -> str:
@@ -330,6 +341,8 @@ def record(
     ------
     ParameterError
         An attack does not fit the data. Nothing has been rehearsed.
+    InputError
+        A recording is there already, without the values of updates that are asked for.
     """
     for each in rehearsals:
         try:
@@ -341,6 +354,9 @@ def record(
     except OSError as error:
         raise InputError(f"cannot write recordings to {folder}: {error.strerror}") from error
     jobs = [(each, folder / each.file_name) for each in rehearsals]
+    for each, file in jobs:
+        if each.save_updates and file.is_file():
+            _check_sampled(file, each.save_updates)
     jobs = [(each, file) for each, file in jobs if not file.is_file()]
     if workers == 1 or len(jobs) < 2:
         for each, file in jobs:
@@ -351,6 +367,15 @@ def record(
         pool = Pool(min(workers, len(jobs)), _recorder, {"task": task, "data": shared})
     with pool:
         pool.do(jobs, lambda number, _: on_done(jobs[number][0]))
+
+
+def _check_sampled(file: Path, count: int) -> None:
+    about = Recording.load(file).about
+    if about.sampled != Sampled.of(about.layers, count):
+        raise InputError(
+            f"{file} was recorded without these values of updates: rehearse into another folder, "
+            "or delete it"
+        )
 
 
 class _Recorder:
@@ -378,6 +403,8 @@ def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
     grams: list[Tensor] = []
     attackers: list[list[bool]] = []
     medians: list[float] = []
+    values: list[Tensor] = []
+    sampled: Sampled | None = None
     with num_threads(1), Federation(scenario, task, data, workers=1) as federation:
         rule = scenario.make_rule(federation.attackers)
         for number in range(1, scenario.rounds + 1):
@@ -387,6 +414,10 @@ def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
             if sent.without_anchor is not None:
                 break  # the attack has made the model diverge: nothing more to learn
             updates = sent.updates.checked()
+            layers = {layer.name: layer for layer in updates.of_kind(Kind.PARAMETER)}
+            if rehearsal.save_updates:
+                shapes = {name: layer.shape for name, layer in layers.items()}
+                sampled = Sampled.of(shapes, rehearsal.save_updates)
             try:
                 found = measure(updates, references).grams(*references)
                 medians.append(_median_distance(updates, federation.attackers))
@@ -395,15 +426,20 @@ def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
                 break  # the same, noticed later
             if len(updates) < len(sent.updates):
                 break  # a recording has the same clients in all rounds
+            if sampled is not None:
+                kept = values_at(updates, layers[sampled.layer], sampled.indices).float()
+                if not bool(torch.isfinite(kept).all()):
+                    break  # too large to be kept: it has diverged
+                values.append(kept)
             grams.append(found)
             attackers.append([client in federation.attackers for client in sent.updates.clients])
             federation.set_global_model(moved)
-        layers = {layer.name: layer.shape for layer in sent.updates.of_kind(Kind.PARAMETER)}
+        trained = {layer.name: layer.shape for layer in sent.updates.of_kind(Kind.PARAMETER)}
     if not grams:
         raise InputError(f"the rehearsal of {scenario.title} gave no valid round")
     about = About(
         task=scenario.task.name,
-        layers=layers,
+        layers=trained,
         attack=scenario.attack.name if scenario.attackers else "none",
         attackers=scenario.attackers,
         clients=scenario.clients,
@@ -412,9 +448,11 @@ def carry_out(rehearsal: Rehearsal, task: Task, data: Data) -> Recording:
         references=references,
         on=rehearsal.on,
         scenario=scenario.model_dump(),
+        sampled=sampled,
     )
     of_median = torch.tensor(medians[: len(grams)], dtype=torch.float64)
-    return Recording(about, torch.stack(grams), torch.tensor(attackers), of_median)
+    of_updates = torch.stack(values) if values else None
+    return Recording(about, torch.stack(grams), torch.tensor(attackers), of_median, of_updates)
 
 
 def _median_distance(updates: Updates, attackers: frozenset[int]) -> float:

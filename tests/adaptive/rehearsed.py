@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedimmune.adaptive.recordings import About, Recording
+from fedimmune.adaptive.recordings import About, Recording, Sampled
 
 __all__ = ["LAYERS", "grams_of", "honest_round", "recording", "recordings"]
 
@@ -51,7 +51,10 @@ def recording(
     attack: str = "omniscient",
     harm: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = negated,
     layers: Mapping[str, tuple[int, ...]] = LAYERS,
+    save_updates: int = 0,
 ) -> Recording:
+    sampled = Sampled.of(layers, save_updates) if save_updates else None
+    values = []
     random = torch.Generator().manual_seed(1000 * run + 10 * attackers + n)
     grams, labels = [], []
     for _ in range(rounds):
@@ -62,6 +65,8 @@ def recording(
             name: torch.stack([r[name].flatten() for r in [*rows, sent[n]]]) for name in layers
         }
         every = torch.stack([matrix @ matrix.T for matrix in stacked.values()])
+        if sampled is not None:
+            values.append(stacked[sampled.layer][:n, list(sampled.indices)].float())
         grams.append(every if anchor else every[:, :n, :n])
         labels.append([i in bad for i in range(n)])
     about = About(
@@ -74,14 +79,18 @@ def recording(
         trajectory="oracle",
         references=("anchor",) if anchor else (),
         scenario={},
+        sampled=sampled,
     )
     medians = torch.linspace(0.1, 0.2, rounds, dtype=torch.float64)
-    return Recording(about, torch.stack(grams), torch.tensor(labels), medians)
+    kept = torch.stack(values) if values else None
+    return Recording(about, torch.stack(grams), torch.tensor(labels), medians, kept)
 
 
-def recordings(runs: int = 3, *, anchor: bool = False, rounds: int = 6) -> list[Recording]:
+def recordings(
+    runs: int = 3, *, anchor: bool = False, rounds: int = 6, save_updates: int = 0
+) -> list[Recording]:
     return [
-        recording(run, attackers=count, anchor=anchor, rounds=rounds)
+        recording(run, attackers=count, anchor=anchor, rounds=rounds, save_updates=save_updates)
         for run in range(runs)
         for count in (0, 2, 3)
     ]

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from fedimmune import Updates, rules
 from fedimmune.adaptive.defense import Defense
-from fedimmune.adaptive.recordings import Recording, digest_of, of_attacks, read_recordings
+from fedimmune.adaptive.recordings import (
+    Recording,
+    Sampled,
+    digest_of,
+    of_attacks,
+    read_recordings,
+)
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.io import described, read_description
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recording
@@ -80,13 +86,15 @@ def with_nan(tensor: Tensor) -> Tensor:
         rewritten(attackers=lambda labels: labels[:2]),
         rewritten(attackers=lambda labels: labels.flatten()),
         rewritten(median_distances=lambda values: values[:1]),
+        rewritten(sampled={"layer": "fc.weight", "indices": [0, 1]}),
         lambda path: save_file({"a": torch.ones(2)}, path),
     ],
     ids=[
         *("cut off", "empty", "text", "pickle", "gone", "other version", "half an about"),
         *("empty about", "other layers", "no anchor there"),
         *("no grams", "NaN", "grams too small", "flat grams"),
-        *("attackers of other rounds", "flat attackers", "medians of other rounds", "other file"),
+        *("attackers of other rounds", "flat attackers", "medians of other rounds"),
+        *("a sample that is not there", "other file"),
     ],
 )
 def test_damage_is_named_with_the_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
@@ -97,6 +105,57 @@ def test_damage_is_named_with_the_file(tmp_path: Path, damage: Callable[[Path], 
         Recording.load(path)
     with pytest.raises(InputError, match=r"broken\.recording"):
         read_recordings([path])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        rewritten(values=None),
+        rewritten(values=lambda values: values[:, :, :3].contiguous()),
+        rewritten(values=lambda values: values[:2].contiguous()),
+        rewritten(values=torch.Tensor.double),
+        rewritten(values=lambda values: values / 0),
+        rewritten(sampled=None),
+        rewritten(sampled={"layer": "nowhere", "indices": [0, 1, 2, 3, 4]}),
+        rewritten(sampled={"layer": "fc.weight", "indices": [0, 1, 2, 3, 30]}),
+        rewritten(sampled={"layer": "fc.weight", "indices": [0, 1, 2, 4, 3]}),
+        rewritten(sampled={"layer": "fc.weight", "indices": [-1, 1, 2, 3, 4]}),
+        rewritten(sampled={"layer": "fc.weight", "indices": []}),
+    ],
+)
+def test_damaged_samples_are_named_with_the_file(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "broken.recording"
+    recording(save_updates=5).save(path)
+    assert Recording.load(path).values is not None
+    damage(path)
+    with pytest.raises(InputError, match=r"broken\.recording"):
+        Recording.load(path)
+
+
+def test_sampled_values_survive_and_others_are_as_before(tmp_path: Path) -> None:
+    made = recording(2, save_updates=5)
+    made.save(tmp_path / "a.recording")
+    again = Recording.load(tmp_path / "a.recording")
+    assert again.about == made.about
+    assert again.about.sampled == Sampled.of(LAYERS, 5)
+    assert made.values is not None
+    assert torch.equal(again.values, made.values)  # type: ignore[arg-type]
+    assert digest_of([made]) != digest_of([recording(2)])
+    made.values[0, 0, 0] += 1
+    assert digest_of([again]) != digest_of([made])
+    recording(2).save(tmp_path / "plain.recording")
+    assert "sampled" not in read_description(tmp_path / "plain.recording")["about"]
+    assert made.take(slice(2)).about == recording(2).about
+
+
+def test_what_is_sampled() -> None:
+    assert Sampled.of(LAYERS, 1000) == Sampled(layer="fc.weight", indices=tuple(range(30)))
+    some = Sampled.of(LAYERS, 6)
+    assert len(set(some.indices)) == 6
+    assert some.indices != tuple(range(6))
+    assert Sampled.of({"a": (3,), "b": (4,)}, 9).layer == "b"
 
 
 def test_recordings_of_another_model_or_without_the_anchor_do_not_mix(tmp_path: Path) -> None:

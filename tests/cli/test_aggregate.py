@@ -35,6 +35,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 Refusal = Callable[..., str]
 
 PARAMETERS = ("bn.weight", "fc.bias", "fc.weight")
+SHAPES = {"bn.weight": (4,), "fc.bias": (4,), "fc.weight": (4, 5)}
 BUFFERS = ("bn.running_mean", "bn.running_var")
 COUNTER = "bn.num_batches_tracked"
 
@@ -216,7 +217,7 @@ def by_the_library(rule: str, matrix: Vector) -> Aggregation:
     """Aggregate in memory; tests/rules holds the rule against its definition."""
     shapes = {name: global_model()[name].shape for name in PARAMETERS}
     updates = Updates.from_vectors(matrix, layers=shapes)
-    made = rules.get(rule, **noiseless(rule))
+    made = rules.get(rule, **noiseless(rule), **needs_of(rule, shapes))
     if "anchor" in made.needs:
         own = {k: v - global_model()[k] for k, v in load_file(OWN).items() if k in PARAMETERS}
         updates = updates.with_anchor({name: own[name].double() for name in PARAMETERS})
@@ -271,7 +272,7 @@ def settings_of(rule: str) -> tuple[str, ...]:
     told = ("--set", "attackers=client-01") if rule == "oracle" else ()
     needed = (
         word
-        for name, value in needs_of(rule, PARAMETERS).items()
+        for name, value in needs_of(rule, SHAPES).items()
         for word in (
             [f"--{name}", value] if name == "defense" else ["--set", f"{name}={value}".lower()]
         )

@@ -7,6 +7,7 @@ thousands, and prints how many of each kind were accepted and refused.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tomllib
@@ -25,6 +26,7 @@ from safetensors.torch import save_file
 from fedimmune import Updates, rules
 from fedimmune.adaptive import train
 from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.detector import Detector
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.adaptive.reputation import Case, Memory
 from fedimmune.adaptive.sweep import Outcome, described_search
@@ -86,6 +88,10 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.about = made.about.model_copy(update={"searched": searched})
     made.save(folder / "a.defense")
     recording(rounds=2, n=4).save(folder / "a.recording")
+    recording(rounds=2, n=4, save_updates=3).save(folder / "sampled.recording")
+    sampled = recordings(2, rounds=2, save_updates=3)
+    small = {"hidden": [4], "latent": 2}
+    train(sampled, form="spectral", epochs=1, settings=small).save(folder / "a.detector")
     sent = dict(zip("abcdef", honest_round(6, torch.Generator().manual_seed(1)), strict=True))
     cases = {c: Case(since=1, evidence=(-0.1, -2.0), rounds=1.0) for c in ("a", "z")}
     Memory({**dict.fromkeys("abcdef", -0.1), "z": -1.0}, cases, 2).save(folder / "memory")
@@ -121,6 +127,8 @@ def _explained_run(place: Path, defense: Path) -> None:
 def test_the_unchanged_files_are_good(valid: Path) -> None:
     Defense.load(valid / "a.defense")
     Recording.load(valid / "a.recording")
+    assert Recording.load(valid / "sampled.recording").values is not None
+    Detector.load(valid / "a.detector")
     assert Memory.load(valid / "memory").cases
     assert History.load(valid / "history").sums
     Scenario.from_toml(valid / "scenario.toml")
@@ -155,6 +163,28 @@ def test_a_recording(draw: Any, tmp_path: Path, valid: Path) -> None:
     made = train([found, other], epochs=1, settings={"hidden": 2})
     made.save(tmp_path / "made.defense")
     Defense.load(tmp_path / "made.defense")
+
+
+@fuzzed("sampled recording")
+def test_a_recording_with_values(draw: Any, tmp_path: Path, valid: Path) -> None:
+    path = tmp_path / "changed.recording"
+    path.write_bytes(changed_tensors(draw, (valid / "sampled.recording").read_bytes()))
+    other = recording(run=1, rounds=1, n=4, save_updates=3)
+    small = {"hidden": [2], "latent": 1}
+    made = train([Recording.load(path), other], form="spectral", epochs=1, settings=small)
+    made.save(tmp_path / "made.detector")
+    Detector.load(tmp_path / "made.detector")
+
+
+@fuzzed("detector")
+def test_a_detector(draw: Any, tmp_path: Path, valid: Path) -> None:
+    path = tmp_path / "changed.detector"
+    path.write_bytes(changed_tensors(draw, (valid / "a.detector").read_bytes()))
+    rule: Any = rules.get("spectral", detector=path)
+    sent = honest_round(6, torch.Generator().manual_seed(1))
+    answer = rule.aggregate([negated(sent[0]), *sent[1:]])
+    assert sum(answer.weights.values()) == pytest.approx(1)
+    assert all(math.isfinite(score) for score in answer.scores.values())
 
 
 @fuzzed("memory")
