@@ -207,11 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"| one client of ten | {' | '.join(rules.available())} |")
-        print(f"|---|{'---|' * len(rules.available())}")
+        names = [name for name in rules.available() if name != "spectral"]  # needs a detector
+        print(f"| one client of ten | {' | '.join(names)} |")
+        print(f"|---|{'---|' * len(names)}")
         for harm in HARMS:
             cells = []
-            for rule in rules.available():
+            for rule in names:
                 found = [played(harm, rule, folder, seed=s + 1) for s in range(given.seeds)]
                 accuracy = sum(each for each, _ in found) / len(found)
                 cells.append(f"{100 * accuracy:.0f}")

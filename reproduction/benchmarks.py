@@ -49,6 +49,10 @@ _STEP = 0.1
 """ByzFL's learning rate. It sends (1 − β)-averaged gradients, we send steps: −0.1 times those."""
 
 
+Files = Mapping[str, Path | None]
+"""What learned rules are made with, by rule."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One run of a benchmark.
@@ -84,7 +88,7 @@ def grid(
     names: Sequence[str],
     kinds: Sequence[str],
     seeds: Sequence[int],
-    defense: Path | None,
+    files: Files,
     data: Path | None = None,
 ) -> Iterator[Entry]:
     """Every rule under every attack that fits the task; the oracle for each number of attackers.
@@ -98,7 +102,7 @@ def grid(
         for kind in fitting:
             told = {name: f for name, f in numbers.items() if f and name != _ORACLE}
             for name, f in told.items():
-                yield Entry(name, kind, _cell(task, _rule(name, f, defense), kind, f, seed))
+                yield Entry(name, kind, _cell(task, _rule(name, f, files), kind, f, seed))
             for f in sorted(set(told.values()))[: 1 if kind == "none" else None]:
                 yield Entry(_ORACLE, kind, _cell(task, {"name": _ORACLE}, kind, f, seed))
 
@@ -111,9 +115,10 @@ def _fits(kind: str, spec: tasks.DataSpec) -> bool:
     return True
 
 
-def _rule(name: str, f: int, defense: Path | None, **more: Any) -> dict[str, Any]:
+def _rule(name: str, f: int, files: Files, **more: Any) -> dict[str, Any]:
     told = {"attackers": f} if "attackers" in rules.find(name).parameters() else {}
-    learned = {"defense": str(defense)} if name == "adaptive" and defense is not None else {}
+    made = files.get(name)
+    learned = {} if made is None else dict.fromkeys(rules.find(name).places, str(made))
     return {"name": name, **told, **learned, **more}
 
 
@@ -128,7 +133,7 @@ def byzfl(
     names: Sequence[str],
     seeds: Sequence[int],
     similarities: Sequence[float],
-    defense: Path | None,
+    files: Files,
     steps: int = 800,
 ) -> Iterator[Entry]:
     """ByzFL's benchmark: distributed SGD with momentum, ten honest clients and f attackers.
@@ -151,7 +156,7 @@ def byzfl(
                         more["trim"] = f / (10 + f)
                     if (gamma, name) in _BYZFL:
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
-                    rule = _rule(name, f, defense, **more) if name != _ORACLE else {"name": name}
+                    rule = _rule(name, f, files, **more) if name != _ORACLE else {"name": name}
                     for column, attack in worst_of.items():
                         scenario = _cell(
                             _BYZFL_TASK,
@@ -171,12 +176,12 @@ def byzfl(
                         yield Entry(name, f"γ = {gamma:g}, f = {f}: {column}", scenario)
 
 
-def thesis(names: Sequence[str], seeds: Sequence[int], defense: Path | None) -> Iterator[Entry]:
+def thesis(names: Sequence[str], seeds: Sequence[int], files: Files) -> Iterator[Entry]:
     """A backdoor by two of ten on MNIST, 40 rounds, clients alike and very different."""
     for seed in seeds:
         for column, partition in (("iid", "iid"), ("dirichlet", {"alpha": 0.1})):
             for name in names:
-                rule = _rule(name, 2, defense) if name != _ORACLE else {"name": name}
+                rule = _rule(name, 2, files) if name != _ORACLE else {"name": name}
                 scenario = _cell("mnist", rule, "backdoor", 2, seed, partition=partition, rounds=40)
                 yield Entry(name, column, scenario)
 
@@ -357,6 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--similarity", help="γ of byzfl, separated by commas", default="0")
     parser.add_argument("--seeds", default="1", help="separated by commas")
     parser.add_argument("--defense", type=Path, help="of adaptive; by default one is made")
+    parser.add_argument("--detector", type=Path, help="of spectral, which is left out without")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--data", type=Path, help="folder of data sets")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
@@ -381,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _entries(given: argparse.Namespace) -> Iterator[Entry]:
     usual = {
-        "grid": rules.available(),
+        "grid": [n for n in rules.available() if n != "spectral" or given.detector is not None],
         "byzfl": ("geometric-median", "trimmed-mean", "adaptive", _ORACLE),
         "thesis": ("mean", "median", "trimmed-mean", "multi-krum", "adaptive", _ORACLE),
     }[given.benchmark]
@@ -392,12 +398,13 @@ def _entries(given: argparse.Namespace) -> Iterator[Entry]:
         defense = _defense(given)
     if given.benchmark == "grid":
         kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
-        yield from grid(given.task, names, kinds, seeds, defense, given.data)
+        files = {"adaptive": defense, "spectral": given.detector}
+        yield from grid(given.task, names, kinds, seeds, files, given.data)
     elif given.benchmark == "byzfl":
         similarities = [float(gamma) for gamma in given.similarity.split(",")]
-        yield from byzfl(names, seeds, similarities, defense)
+        yield from byzfl(names, seeds, similarities, {"adaptive": defense})
     else:
-        yield from thesis(names, seeds, defense)
+        yield from thesis(names, seeds, {"adaptive": defense})
 
 
 def _defense(given: argparse.Namespace) -> Path:

@@ -162,7 +162,8 @@ class _LearningJob(_FileJob):
         """Train the defense."""
         with _naming_the_remedy():
             recordings = read_recordings(sorted(each.file(store) for each in self.recordings))
-        return train(recordings, epochs=self.epochs, **options)
+        made: Defense = train(recordings, epochs=self.epochs, **options)
+        return made
 
 
 @dataclass(frozen=True)
