@@ -494,14 +494,14 @@ class Rule(Configurable, ABC):
     def _survivor(self, share: float, survived: Tensor, size: int) -> tuple[Verdict, str]:
         """Say what the share of coordinates at which a client was used means."""
         mean = float(survived.mean())
-        if size * mean < _ENOUGH:
-            return Verdict.TRUSTED, ""
         if share >= _REDUCED * mean:
             return Verdict.TRUSTED, ""
         usual = min(mean, float(survived.quantile(0.5)))
         verdict = Verdict.SUSPECTED if share < self.suspects_below * usual else Verdict.REDUCED
         if share == 0 and self.unweighted_means is Verdict.UNUSED:
             verdict = Verdict.UNUSED
+        elif size * mean < _ENOUGH:
+            return Verdict.TRUSTED, ""
         said = f"{share:.1%}" if share >= _SHOWN or share == 0 else f"less than {_SHOWN:.1%}"
         return verdict, f"{self.name} used it at {said} of the {self.parts}; {mean:.1%} is usual"
 
