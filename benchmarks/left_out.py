@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _named(folder: RunFolder, label: int) -> tuple[float, float]:
-    """Give the share of samples for which the model names a class, and of those that are of it."""
+    """Return the share of samples that the model calls a class, and of those that are of it."""
     torch.set_num_threads(1)
     task = Scenario.from_toml(folder.path).make_task()
     data = load_data(task, data_folder())

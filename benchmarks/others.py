@@ -26,7 +26,7 @@ class Others:
         self._all = _all_seconds()
 
     def share(self) -> float | None:
-        """Give the share of all processors that others took, 0 to 1; None where it is unknown."""
+        """Return the share of all processors that others took, 0 to 1; None where it is unknown."""
         now, elapsed = _all_seconds(), perf_counter() - self._begun
         if now is None or self._all is None or elapsed == 0:
             return None

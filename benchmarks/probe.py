@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def probe_memory(rule: str, n: int, source: str, columns: int) -> int | None:
-    """Give the bytes that one call takes at its peak, beside the updates; None where it failed."""
+    """Return the bytes that one call takes at its peak, besides the updates; None if it failed."""
     task = {"what": "memory", "rule": rule, "n": n, "source": source, "columns": columns}
     # Nothing is timed, so threads may sleep while they wait: kinder to a busy machine.
     answer = _run(task, {"OMP_WAIT_POLICY": "passive"})
@@ -36,7 +36,7 @@ def probe_memory(rule: str, n: int, source: str, columns: int) -> int | None:
 
 
 def probe_files(rule: str, folder: Path) -> tuple[float, int] | None:
-    """Give the seconds, and the process' highest RssAnon, of a round from files."""
+    """Return the seconds, and the process' highest RssAnon, of a round from files."""
     answer = _run({"what": "files", "rule": rule, "folder": str(folder.resolve())}, {})
     return None if answer is None else (answer["seconds"], int(answer["peak_rss_anon_bytes"]))
 

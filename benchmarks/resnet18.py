@@ -16,7 +16,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def resnet18(classes: int = 10) -> Shapes:
-    """Give the 62 trainable tensors of ResNet-18, named as torchvision names them.
+    """Return the 62 trainable tensors of ResNet-18, named as torchvision names them.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def size(shapes: Shapes) -> int:
 
 
 def first_columns(shapes: Shapes, columns: int) -> Shapes:
-    """Give the first layers with that many values in all; the last of them is cut and flat."""
+    """Return the first layers with that many values in all; the last of them is cut and flat."""
     kept: dict[str, tuple[int, ...]] = {}
     room = columns
     for name, shape in shapes.items():

@@ -62,7 +62,7 @@ def _told(records: Sequence[RoundRecord]) -> list[str]:
 
 
 def _scores(clients: Sequence[ClientResult]) -> str:
-    """Give the lowest, the median and the highest."""
+    """Return the lowest, the median and the highest."""
     found = [client.score for client in clients if client.score is not None]
     if not found:
         return "–"

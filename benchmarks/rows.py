@@ -109,7 +109,7 @@ class Bar:
 
 
 def time_bar(rule: str, n: int, source: str) -> float | None:
-    """Give the bar of a rule's time as a multiple of the mean's; None where there is none."""
+    """Return the bar of a rule's time as a multiple of the mean's; None where there is none."""
     bar = _TIME_BARS.get(rule)
     if bar is None and issubclass(rules.find(rule), rules.GeometryRule):
         bar = _WIDER_FOR_INNER_PRODUCTS * _TIME_BARS["krum"]
@@ -119,7 +119,7 @@ def time_bar(rule: str, n: int, source: str) -> float | None:
 
 
 def bars(row: Row) -> tuple[Bar | None, Bar | None]:
-    """Give the bars of a row: time and memory."""
+    """Return the bars of a row: time and memory."""
     memory = row.peak_rss_anon_bytes if row.source == "files" else row.extra_bytes
     return _bar(row.times_mean, row.bar), _bar(memory, row.memory_bar)
 

@@ -60,7 +60,7 @@ def untrained_defense() -> Path:
 
 
 def reader(clients: Clients, data: Tensor | Sequence[dict[str, Tensor]]) -> Callable[[], Updates]:
-    """Give what makes `Updates` of the data: a part of every timed call."""
+    """Return what makes `Updates` of the data: a part of every timed call."""
     if isinstance(data, Tensor):
         return partial(Updates.from_vectors, data, layers=clients.shapes)
     return partial(Updates.from_states, data)

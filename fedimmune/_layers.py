@@ -128,7 +128,7 @@ def _common_dtype(states: Sequence[Mapping[str, Tensor]], name: str) -> torch.dt
 
 
 def mismatch(state: Mapping[str, Tensor], layers: Sequence[Layer]) -> str | None:
-    """Say how a client's layers differ from the expected ones; None where they do not.
+    """Describe how a client's layers differ from the expected ones; None where they do not.
 
     Another floating-point width is no mismatch: it is converted. Floats for integers are.
     """

@@ -136,7 +136,7 @@ class Aggregation:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Give the outcome without the update, as plain values for JSON.
+        """Return the outcome without the update, as plain values for JSON.
 
         Ids are text: many programs round whole numbers of 64 bits.
         """
@@ -266,7 +266,7 @@ def aggregate_safely(
         return Outcome(error=str(error), rejected=error.rejected)
     except FedimmuneError as error:
         return Outcome(error=str(error), rejected=updates.rejected)
-    except Exception as error:  # a rule of the user's own may raise anything: the run goes on
+    except Exception as error:  # a rule of the user's own may raise anything: the run continues
         problem = f"{rule.name}: {type(error).__name__}: {error}"
         return Outcome(error=problem, rejected=updates.rejected)
     if not _fits(moved, model):

@@ -113,7 +113,7 @@ class Demo:
         return about.recordings == recordings and about.training["epochs"] == _EPOCHS
 
     def scenario(self, rule: str) -> ResolvedScenario:
-        """Give what is played under a rule."""
+        """Return what is played under a rule."""
         chosen = {"name": rule, "defense": str(self.defense)} if rule == "adaptive" else rule
         return Scenario(
             task="digits",

@@ -1,4 +1,7 @@
-"""Sums that come out the same, bit for bit, however the terms are handed in."""
+"""The hot loops: sums in a fixed order, sorting networks, columns put together, samples of them.
+
+Sums come out the same, bit for bit, however large the blocks are that terms come in.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ class Sorter:
 
 @lru_cache(maxsize=256)
 def _network(n: int, wanted: frozenset[int], interchangeable: frozenset[int]) -> tuple[_Step, ...]:
-    """Give the steps that the wanted ranks need, found from the last to the first."""
+    """Return the steps that the wanted ranks need, found from the last to the first."""
     needed, settled = set(wanted), set[int]()
     steps: list[_Step] = []
     for low, high in reversed(_merge_exchange(n)):
@@ -249,7 +252,7 @@ class Result:
         self._flat = dict(zip(names, flat, strict=True))
 
     def columns(self, block: Block) -> Tensor:
-        """Give the part of the result that a block makes, to be read or written."""
+        """Return the part of the result that a block makes, to be read or written."""
         return self._flat[block.layer.name][block.start : block.stop]
 
     def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
@@ -284,7 +287,7 @@ class Result:
                 self.fill(counting.blocks([layer], check=True), function)
 
     def finish(self) -> Any:
-        """Give the result in the caller's own kind and dtype."""
+        """Return the result in the caller's own kind and dtype."""
         if self._vector is None:
             state = {layer.name: self._finished(layer) for layer in self._updates.layers}
             if self._updates.kind is InputKind.STATE:

@@ -186,7 +186,7 @@ def thesis(names: Sequence[str], seeds: Sequence[int], files: Files) -> Iterator
                 yield Entry(name, column, scenario)
 
 
-# -------------------------------------------------------------------- playing, and what came of it
+# -------------------------------------------------------------------- playing, and the results
 
 
 def _play(scenario: Scenario, runs: Path, data: Path | None) -> str:

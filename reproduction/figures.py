@@ -275,7 +275,7 @@ def search_chart(points: pd.DataFrame, across: str = "c", down: str = "eps") -> 
 
 
 def partition_chart(samples: pd.DataFrame) -> Chart:
-    """Describe who has which data: a bar per client, colored by class, clients sorted by size.
+    """Return who has which data: a bar per client, colored by class, clients sorted by size.
 
     Parameters
     ----------

@@ -169,7 +169,7 @@ class _Processes:
         self.running: dict[Connection, tuple[Any, Job, float]] = {}
 
     def start(self, job: Job) -> None:
-        """Give a job to a process that has none."""
+        """Hand a job to a process that has none."""
         process, pipe = self._idle.pop() if self._idle else self._new()
         self.running[pipe] = (process, job, time.perf_counter())
         with suppress(OSError):  # it has died meanwhile, which `finished` reports

@@ -178,7 +178,7 @@ def settings_of(results: Results) -> list[Setting]:
 
 
 def notices_of(setting: Setting) -> list[str]:
-    """Describe which runs are unfinished, and which rounds have warnings."""
+    """Return which runs are unfinished, and which rounds have warnings."""
     notices = [
         f"The run {run.run} is unfinished: {int(run.played)} of {counted(run.planned, 'round')} "
         "were played, and this report is of those. The command that began it resumes it."

@@ -136,7 +136,7 @@ def _cosines_with_mean(gram: Tensor, weights: Tensor) -> Tensor:
 
 
 def _far_from_median(cosines: Tensor, among: Tensor, slack: float) -> Tensor:
-    """Say which cosines lie too far on the side of the median on which the mean is, (n,)."""
+    """Return which cosines lie too far on the side of the median on which the mean is, (n,)."""
     seen = cosines[among]
     middle = seen.quantile(0.5)
     bound = (slack * seen.std(correction=0)).clamp(min=_INDISTINCT)

@@ -99,14 +99,14 @@ class ClientWeights:
 
     @classmethod
     def of_kept(cls, kept: Sequence[int], scores: Tensor) -> ClientWeights:
-        """Give the kept clients equal weights, and all others none."""
+        """Return equal weights for the kept clients, and none for all others."""
         weight = torch.zeros_like(scores)
         weight[list(kept)] = 1 / len(kept)
         return cls(weight, scores)
 
     @classmethod
     def of_nobody(cls, clients: Sequence[ClientId], scores: Tensor, why: str) -> ClientWeights:
-        """Give nobody any weight: the model stays as it is, for a reason that everybody is told."""
+        """Leave everybody without weight: the model stays as it is, and everybody is told why."""
         return cls(torch.zeros_like(scores), scores, reasons=dict.fromkeys(clients, why))
 
     def of_clients(self, mixing: Mixing, clients: Sequence[ClientId]) -> ClientWeights:
@@ -227,7 +227,7 @@ class Rule(Configurable, ABC):
 
     @classmethod
     def kind(cls) -> str:
-        """Say for lists what the rule looks at, and what it needs besides: ``Gram, model``."""
+        """Describe for lists what the rule looks at, and what it needs besides: ``Gram, model``."""
         remembers = cls.has_history is not Rule.has_history
         besides = cls.needs | {"history"} if remembers else cls.needs
         return ", ".join([cls.looks_at, *sorted(each.replace("_", " ") for each in besides)])
@@ -402,7 +402,7 @@ class Rule(Configurable, ABC):
         """Aggregate, or stop with `NonFiniteError` having changed nothing."""
 
     def _mixing(self, geometry: Geometry, round_number: int) -> Mixing:
-        """Say what the steps before the rule make of a round."""
+        """Describe what the steps before the rule make of a round."""
         told = getattr(self, "attackers", None)
         attackers = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)
         whole = Mixing.of(torch.eye(len(geometry), dtype=torch.float64))
@@ -469,7 +469,7 @@ class Rule(Configurable, ABC):
     def _verdict(
         self, client: ClientId, weight: float | None, usual: float, found: ClientWeights | None
     ) -> tuple[Verdict, str, Suspicion | None]:
-        """Say what a client's weight means: a verdict, the reason, and what it is suspected of."""
+        """Return what a client's weight means: a verdict, the reason, and the suspected attack."""
         if weight is None or found is None:
             return Verdict.TRUSTED, "", None
         if weight == 0:
@@ -492,7 +492,7 @@ class Rule(Configurable, ABC):
         return self.unweighted_means is not Verdict.UNUSED and not groups
 
     def _survivor(self, share: float, survived: Tensor, size: int) -> tuple[Verdict, str]:
-        """Say what the share of coordinates at which a client was used means."""
+        """Describe what the share of coordinates at which a client was used means."""
         mean = float(survived.mean())
         if share >= _REDUCED * mean:
             return Verdict.TRUSTED, ""
@@ -653,7 +653,7 @@ class CoordinateRule(Rule):
         """Return the function from the n clients' columns to the result's."""
 
     def used(self, values: Tensor) -> Tensor | None:
-        """Say which values the result is made of.
+        """Return which values the result is made of.
 
         Parameters
         ----------

@@ -95,7 +95,7 @@ class LASA(Rule):
         return self._answer(updates, result.finish(), survived=survived)
 
     def _usual(self, updates: Updates, layer: Layer, factors: Tensor, least: Tensor) -> Tensor:
-        """Say who is usual in a layer, (n,). One client is read at a time."""
+        """Return who is usual in a layer, (n,). One client is read at a time."""
         lengths, purities = torch.zeros(len(updates)).double(), torch.zeros(len(updates)).double()
         for row, client in enumerate(updates.clients):
             room = torch.empty(layer.size, dtype=layer.compute_dtype, device=updates.device)

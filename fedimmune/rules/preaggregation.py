@@ -95,7 +95,7 @@ class PreAggregator(Configurable, ABC):
 
     @abstractmethod
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
-        """Say how to mix the clients of a round.
+        """Return how to mix the clients of a round.
 
         Parameters
         ----------

@@ -40,7 +40,7 @@ def mean_of(
 
 
 def are_usual(values: Tensor, bound: float) -> Tensor:
-    """Say which values lie within `bound` standard deviations of their median, (n,)."""
+    """Return which values lie within `bound` standard deviations of their median, (n,)."""
     away = (values - values.quantile(0.5)).abs()
     same = away <= _INDISTINCT * values.abs().max()
     # Of two groups of equal size all lie at one deviation exactly: rounding must not decide there.
@@ -53,7 +53,7 @@ def by_id(geometry: Geometry) -> list[int]:
 
 
 def larger_cluster(geometry: Geometry, linkage: str) -> Tensor:
-    """Say who is in the larger of two clusters by cosine distance 1 − cos, (n,).
+    """Return who is in the larger of two clusters by cosine distance 1 − cos, (n,).
 
     Of two equally large ones it is that whose members are more alike.
     """

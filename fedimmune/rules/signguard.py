@@ -188,7 +188,7 @@ def _remoteness(geometry: Geometry) -> Tensor:
 
 
 def _largest_cluster(features: Tensor) -> Tensor:
-    """Say who is in the largest Mean-Shift cluster, (n,)."""
+    """Return who is in the largest Mean-Shift cluster, (n,)."""
     from sklearn.cluster import MeanShift, estimate_bandwidth  # noqa: PLC0415 (others do without)
 
     # In an order of their own, so that rounding does not depend on that of the clients.
