@@ -12,8 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from fedimmune.cli._signals import ANEW, on_stop
 from fedimmune.cli._ui import console, progress, read_setting, remarks, say, shown_here
 from fedimmune.cli.app import command
-from fedimmune.cli.completion import RULES, STEPS, listed, one_of
-from fedimmune.cli.options import AsJson, Quiet
+from fedimmune.cli.completion import RULES, one_of
+from fedimmune.cli.options import AsJson, Before, Quiet
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.untrusted import MIB, read_bytes
 
@@ -51,15 +51,7 @@ def aggregate(
     updates: Annotated[
         bool, typer.Option("--updates", help="FILES hold differences from the global model.")
     ] = False,
-    before: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEPS",
-            help="What happens to updates before the rule sees them, such as nnm,arc or "
-            "'clip(at=2),nnm'.",
-            autocompletion=listed(STEPS),
-        ),
-    ] = None,
+    before: Before = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the rule. Repeatable."),

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "DataFolder", "Quiet", "Seed"]
+from fedimmune.cli.completion import STEPS, listed
+
+__all__ = ["AsJson", "Before", "DataFolder", "Quiet", "Seed"]
 
 DataFolder = Annotated[
     Path | None,
@@ -15,6 +17,16 @@ DataFolder = Annotated[
         "--data",
         metavar="DIR",
         help="Folder of data sets. [default: FEDIMMUNE_DATA, else a cache]",
+    ),
+]
+
+Before = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STEPS",
+        help="What happens to updates before the rule sees them, such as nnm,arc or "
+        "'clip(at=2),nnm'.",
+        autocompletion=listed(STEPS),
     ),
 ]
 

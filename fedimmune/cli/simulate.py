@@ -11,8 +11,8 @@ import typer
 from fedimmune.cli._signals import on_stop
 from fedimmune.cli._ui import console, in_ascii, read_setting, remarks, say, shown_here
 from fedimmune.cli.app import command
-from fedimmune.cli.completion import ATTACKS, RULES, STEPS, TASKS, listed, one_of
-from fedimmune.cli.options import DataFolder, Quiet
+from fedimmune.cli.completion import ATTACKS, RULES, TASKS, one_of
+from fedimmune.cli.options import Before, DataFolder, Quiet
 from fedimmune.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -45,15 +45,7 @@ def simulate(
             autocompletion=one_of(RULES),
         ),
     ] = None,
-    before: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEPS",
-            help="What happens to updates before the rule sees them, such as nnm,arc or "
-            "'clip(at=2),nnm'.",
-            autocompletion=listed(STEPS),
-        ),
-    ] = None,
+    before: Before = None,
     defense: Annotated[
         str | None,
         typer.Option(
