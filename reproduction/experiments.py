@@ -21,7 +21,7 @@ from fedimmune.simulation import Scenario
 from reproduction.figures import Chart, run_charts
 from reproduction.jobs import Job, RunJob, Store, defense_job, run_job
 from reproduction.layout import Layout, printed
-from reproduction.methods import ABLATIONS, LEARNED, RULES, find_method
+from reproduction.methods import ABLATIONS, LEARNED, PAPER_FORMS, RULES, find_method
 from reproduction.presets import SCALES, find_preset
 from reproduction.rows import IDENTITY, as_frame, merge, read_rows
 from reproduction.selection import Request
@@ -360,7 +360,7 @@ def _trained_on(scale: str) -> list[Cell]:
         for attack in both
         for rehearsed in _TRAININGS
         for count in _ATTACKERS[scale]
-        for rule in ("adaptive-paper", "adaptive")
+        for rule in (*PAPER_FORMS, "adaptive")
     ]
 
 
@@ -473,7 +473,7 @@ RUN_TABLES = (
         CHEAPEST,
         _trained_on,
         Layout(
-            methods=("adaptive-paper", "adaptive", "oracle"),
+            methods=(*PAPER_FORMS, "adaptive", "oracle"),
             attacks=("backdoor", "omniscient"),
             trainings=tuple("+".join(each) for each in _TRAININGS),
             average=True,
