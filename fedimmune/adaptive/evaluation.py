@@ -114,8 +114,8 @@ def _rounds(defense: Defense, recording: Recording) -> Mapping[str, Tensor]:
     """Measure each round of a recording; NaN if a figure makes no sense."""
     attackers = recording.attackers
     n = attackers.shape[1]
-    grams = recording.grams_with(*defense.references)
-    weighed = defense.form(defense.form.prepare(grams))
+    grams, about = recording.seen_by(defense.form)
+    weighed = defense.form(defense.form.prepare(grams, **about))
     weights = weighed.shares
     grams = recording.grams_with().sum(1)
     wanted = ideal_weights(attackers, torch.float64)
