@@ -1,6 +1,8 @@
 """The universal defense, from nothing; run as ``python -m reproduction immunity``.
 
-``record`` makes the corpus: rounds of many small federations, one file per recording.
+``record`` makes the corpus: rounds of many small federations, one file per recording. ``train``
+makes a defense of it; ``--leave-out`` keeps a data set, an architecture or an attack from it, so
+that it can be tested on what it never saw.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 
+from fedimmune import adaptive
+from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.description import Epoch
 from fedimmune.adaptive.recordings import SUFFIX, Recording
 from fedimmune.cli.help import Command, examples
 from fedimmune.errors import InputError
@@ -40,6 +46,13 @@ _EXAMPLES = examples(
     "python -m reproduction immunity record",
     "python -m reproduction immunity record --recordings 40 --only family=cnn,attack=none",
 )
+
+_TRAIN_EXAMPLES = examples(
+    "python -m reproduction immunity train -o fedimmune/adaptive/universal.safetensors",
+    "python -m reproduction immunity train -o without-mnist.defense --leave-out dataset=mnist",
+)
+EPOCHS = 30
+_HELD_OUT = 10
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -111,6 +124,68 @@ def _record(
         f"{counts['made']} recordings made in {duration(watch.seconds)}, {counts['before']} there "
         f"before, {counts['failed']} left out; public data sets: {', '.join(public) or 'none'}"
     )
+
+
+@app.command("train", cls=Command, epilog=_TRAIN_EXAMPLES)
+def _train(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File for the defense.")
+    ],
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE",
+            help="Learn from no recording of this dataset=…, family=… or attack=…. Repeatable.",
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = EPOCHS,
+    seed: Annotated[int, typer.Option(min=0, help="Of the training.")] = 1,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the corpus.")] = Path(
+        "build/immunity"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+) -> None:
+    """Train a universal defense on the corpus; one recording in ten is held out.
+
+    What it was trained on is printed, and is in the defense's file.
+    """
+    torch.set_num_threads(1)
+    check_writable(output.parent)
+    fields = corpus.parse_only(leave_out or [])
+    notes = Console(stderr=True, quiet=quiet)
+    recordings = _learnable(folder, fields)
+    started = time.monotonic()
+
+    def tell(epoch: Epoch) -> None:
+        notes.print(
+            f"epoch {epoch.number} of {epochs}: {epoch.training:.4f}, held out "
+            f"{epoch.validation:.4f}, {duration(time.monotonic() - started)}",
+            highlight=False,
+        )
+
+    defense = adaptive.train(recordings, form="universal", epochs=epochs, seed=seed, on_epoch=tell)
+    # A replay of so many models would be larger than everything else in the package.
+    light = Defense(defense.form, defense.about, kinds=defense.kinds, curve=defense.curve)
+    light.save(output)
+    rounds = sum(len(each) for each in recordings)
+    typer.echo(f"{output}: {len(recordings)} recordings, {rounds:,} rounds")
+
+
+def _learnable(folder: Path, left_out: dict[str, set[str]]) -> list[Recording]:
+    """Read the recordings that are not left out; every tenth is a run of its own, to hold out."""
+    found = []
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        one = Recording.load(file)
+        dataset, _, family = one.about.task.partition("/")
+        about = {"dataset": dataset, "family": family, "attack": one.about.attack}
+        if any(about[name] in values for name, values in left_out.items()):
+            continue
+        number = int(file.name.split("-", 1)[0])
+        one.about = one.about.model_copy(update={"run": int(number % _HELD_OUT == 0)})
+        found.append(one)
+    if not found:
+        raise InputError(f"{folder} has no recordings to learn from: `immunity record` makes them")
+    return found
 
 
 def _check_same(folder: Path, about: dict[str, Any]) -> None:
