@@ -111,6 +111,8 @@ class Adaptive(GeometryRule):
         self.max_false_alarms, self._threshold = self._check_alarms(max_false_alarms)
         self._references = ("anchor",) if self.anchor else self.loaded.references
         self.needs = frozenset(self._references)
+        if self.loaded.is_universal and self.anchor is None:
+            self.welcomes = frozenset({"anchor"})
         shipped = self.defense == UNIVERSAL
         called = f"{UNIVERSAL} {about.version}" if shipped else Path(self.defense).name
         self.defense_label = f"{called} ({self.digest})"
@@ -120,7 +122,7 @@ class Adaptive(GeometryRule):
     def _check_anchor(self, anchor: bool | None) -> bool | None:
         has = "anchor" in self.loaded.references
         if anchor is None:
-            return False if self.loaded.is_universal else None
+            return None
         wanted = check_bool(self.name, "anchor", anchor)
         if not self.loaded.is_universal and wanted != has:
             how = "with" if has else "without"

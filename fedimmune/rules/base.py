@@ -191,6 +191,8 @@ class Rule(Configurable, ABC):
     """Where the rule is from."""
     needs: frozenset[str] = frozenset()
     """What the rule needs besides the updates: of `NEEDS`. Engines and Flower supply it."""
+    welcomes: frozenset[str] = frozenset()
+    """What the rule can do without, but can be made to need, by its parameter of that name."""
     looks_at: ClassVar[str] = "other"
     """What decides, for lists: inner products (*Gram*), one *coordinate* at a time, or *other*."""
     packages: ClassVar[frozenset[str]] = frozenset()
