@@ -291,10 +291,9 @@ def look_at_defense(file: Path) -> Shown:
     if defense.about.validation:
         parts.append(validation_table(defense.about.validation))
         parts.append(promises_table(defense.about.validation))
-    parts += [
-        bars("Which layers it looks at", "layer", importance.by_layer),
-        bars("What it looks at there", "feature", importance.by_kind),
-    ]
+    if importance.by_layer:
+        parts.append(bars("Which layers it looks at", "layer", importance.by_layer))
+    parts.append(bars("What it looks at there", "feature", importance.by_kind))
     by = {"by_layer": dict(importance.by_layer), "by_kind": dict(importance.by_kind)}
     about = defense.about.model_dump(mode="json")
     known = {"file": str(file), "digest": defense.digest, "bytes": size, "parameters": numbers}

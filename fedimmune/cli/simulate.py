@@ -24,7 +24,7 @@ __all__ = ["simulate"]
 
 @command(
     "fedimmune simulate --rule median --attack backdoor --attackers 4",
-    "fedimmune simulate --rule adaptive --attack backdoor --set rule.max_false_alarms=0.01",
+    "fedimmune simulate --rule adaptive --attack backdoor",
     "fedimmune simulate --rule adaptive --defense digits.defense --attack backdoor",
     "fedimmune simulate --task mnist --rule krum --attack backdoor --attackers 3 \\",
     "    --set attack.shift_x=20 --workers 2",
