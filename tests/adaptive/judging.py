@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,12 @@ def untrained(seed: int = 1, **about: Any) -> Defense:
     described = DefenseAbout(
         task="of a test", layers={}, form="universal", settings=settings.model_dump(), **given
     )
-    return Defense(form, described, hashlib.sha256(str(seed).encode()).hexdigest()[:16])
+    return Defense(form, described)
 
 
-def untrained_file(path: Path, **about: Any) -> Path:
+def untrained_file(path: Path, seed: int = 1, **about: Any) -> Path:
     """Write such a defense."""
-    untrained(**about).save(path)
+    untrained(seed, **about).save(path)
     return path
 
 

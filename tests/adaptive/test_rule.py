@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune import Scenario, Updates, rules, simulate
-from fedimmune.adaptive import rule as rule_module
+from fedimmune.adaptive import Defense, universal
+from fedimmune.adaptive.rule import Adaptive
 from fedimmune.aggregation import aggregate_safely
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.results import Verdict
 from fedimmune.runs import RoundRecord, Seconds
 from fedimmune.runs.folder import Checkpoint, RunFolder, finish_round
-from tests.adaptive.judging import CALIBRATION, dictated, untrained, untrained_file
+from tests.adaptive.judging import CALIBRATION, dictated, untrained_file
 
 GOOD, BAD = 4.0, -4.0
 ODD = [BAD] * 6 + [GOOD] * 4
@@ -248,6 +250,17 @@ def test_whom_memory_holds_out_stays_out_but_not_for_ever(file: Path) -> None:
     assert weights[3] > 0, "what nobody can judge is not held against it for ever"
 
 
+def test_an_honest_client_is_soon_forgiven_and_an_attacker_stays_out(file: Path) -> None:
+    """Client a has one bad round; client b is caught in two of three."""
+    said = itertools.cycle(
+        [(GOOD, BAD), (GOOD, BAD), (BAD, GOOD), *[(GOOD, BAD)] * 2, (GOOD, GOOD)]
+    )
+    rule = dictated(file, lambda n: torch.tensor([*next(said), *[GOOD] * (n - 2)]).double())
+    weights = [rule.aggregate(a_round(seed=number)).weights for number in range(12)]
+    assert [each["a"] > 0 for each in weights] == [n % 6 != 2 for n in range(12)]
+    assert not any(each["b"] for each in weights), "not even in rounds that do not catch it"
+
+
 # -------------------------------------------------------------------- probabilities
 
 
@@ -328,27 +341,27 @@ def test_a_scenario_has_the_knobs(file: Path) -> None:
 # -------------------------------------------------------------------- the shipped defense
 
 
-def test_the_shipped_one_is_used_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = untrained()
-    monkeypatch.setattr(rule_module, "universal", lambda: shipped)
+def test_the_shipped_one_is_used_by_default(shipped: Path) -> None:
+    defense = universal()
+    assert defense.digest == Defense.load(shipped).digest
     for rule in (rules.get("adaptive"), rules.get("adaptive", defense="universal")):
-        assert isinstance(rule, rule_module.Adaptive)
-        assert rule.loaded is shipped
+        assert isinstance(rule, Adaptive)
+        assert rule.loaded is defense
         assert rule.has_history
         assert not rule.needs
-    label = f"universal {shipped.about.version} ({shipped.digest})"
+    label = f"universal {defense.about.version} ({defense.digest})"
     assert rule.defense_label == label
     assert "defense='universal'" in repr(rule)
-    assert f"version={shipped.about.version!r}" in repr(rule)
+    assert f"version={defense.about.version!r}" in repr(rule)
     answer = rule.aggregate(a_round())
     assert answer.defense == label
     assert repr(answer).startswith(f"Aggregation(adaptive, {label}: 10 clients")
     assert answer.to_json()["defense"] == label
     scenario = Scenario(rule="adaptive").resolve()
     assert scenario.rule.parameters["defense"] == "universal"
-    assert scenario.rule.parameters["digest"] == shipped.digest
-    other = untrained(seed=2)
-    monkeypatch.setattr(rule_module, "universal", lambda: other)
+    assert scenario.rule.parameters["digest"] == defense.digest
+    untrained_file(shipped, seed=2)
+    universal.cache_clear()
     with pytest.raises(ParameterError, match=r"the universal defense of fedimmune .* is another"):
         scenario.make_rule([])
 
@@ -359,11 +372,8 @@ def test_suspects_learn_who_suspects_them(file: Path) -> None:
     assert one.reason == f"taken for an attack by universal.defense ({rule.digest})"
 
 
-def test_if_it_is_not_there_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise InputError("the defense cannot be read: no such file")
-
-    monkeypatch.setattr(rule_module, "universal", missing)
+def test_if_it_is_not_there_that_is_said(shipped: Path) -> None:
+    shipped.unlink()
     with pytest.raises(
         ParameterError, match=r"no such file.*install that again, or name a defense"
     ):

@@ -9,15 +9,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor, nn
 
-from fedimmune import Updates, rules
-from fedimmune.adaptive import rule as rule_module
+from fedimmune import Updates, adaptive, rules
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.flower import RobustStrategy, anchor_for, verdict_of
 from fedimmune.flower.arrays import record_of
 from fedimmune.flower.messages import WatchfulGrid
 from fedimmune.flower.sampling import Exclusion
 from fedimmune.rules.base import ClientWeights, WeightRule
-from tests.adaptive.judging import dictated, untrained, untrained_file
+from tests.adaptive.judging import dictated, untrained_file
 from tests.flower.federation import (
     Client,
     FakeGrid,
@@ -195,16 +194,17 @@ def universal(tmp_path: Path) -> Path:
     return untrained_file(tmp_path / "any.defense")
 
 
-def test_by_default_the_shipped_defense_judges(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = untrained()
-    monkeypatch.setattr(rule_module, "universal", lambda: shipped)
+@pytest.mark.usefixtures("shipped")
+def test_by_default_the_shipped_defense_judges() -> None:
     strategy = RobustStrategy(
         fraction_evaluate=0.0, rule_parameters={"max_false_alarms": 0.05, "on_majority": "keep"}
     )
     result = strategy.start(FakeGrid(group(7)), arrays_of(first_model()), num_rounds=1)
     record = strategy.last_record
     assert record is not None
-    assert record.defense == f"universal {shipped.about.version} ({shipped.digest})"
+    assert (
+        record.defense == f"universal {adaptive.universal().about.version} ({strategy.rule.digest})"
+    )
     likely = [one.probability for one in record.clients]
     assert all(0 <= (each or 0.0) <= 1 for each in likely)
     metrics = result.train_metrics_clientapp[1]
