@@ -226,7 +226,10 @@ class DefenseAbout(BaseModel):
         """Return all there is to know, as names and values; unknown fields come last."""
         anchored = "yes" if self.settings.get("anchor") else "no"
         facts = [
-            ("made for", f"{self.task} ({len(self.layers)} layers)"),
+            (
+                "made for",
+                f"{self.task} ({len(self.layers)} layers)" if self.layers else "any model",
+            ),
             ("form", self.form),
             ("has seen", ", ".join(self.attacks) or "no attack"),
             ("compares with the server's own update", anchored),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
@@ -189,12 +190,14 @@ def fit(
     epochs: int = 500,
     batch: int = 32,
     lr: float = 1e-3,
+    decay: bool = False,
     seed: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[Epoch]:
     """Train a form in place with Adam, leave it as at its best validation epoch; return the curve.
 
-    Rounds to train and to validate on are of different runs. `on_epoch` is called after each.
+    Rounds to train and to validate on are of different runs. With `decay` the learning rate falls
+    to nearly 0 along half a cosine. `on_epoch` is called after each epoch.
     """
     if not to_train or not to_validate:
         raise InputError(
@@ -205,6 +208,9 @@ def fit(
     best, best_state = float("inf"), copy.deepcopy(form.state_dict())
     curve = []
     for number in range(1, epochs + 1):
+        if decay:
+            cooled = 0.5 * (1 + math.cos(math.pi * (number - 1) / epochs))
+            optimizer.param_groups[0]["lr"] = lr * max(cooled, 0.02)
         form.train()
         total, count = 0.0, 0
         for chosen in _batches(to_train, batch, random):
@@ -409,8 +415,9 @@ def train(
     if made_up and form == Principal.name:
         raise ParameterError("the paper's form learns what was rehearsed and no synthetic attacks")
     curve = learn(made, form, split, epochs=epochs, seed=seed, synthetic=made_up, on_epoch=on_epoch)
+    tasks = {recording.about.task for recording in recordings}
     description = DefenseAbout(
-        task=about.task,
+        task=about.task if len(tasks) == 1 else f"{len(tasks)} tasks",
         layers={} if form == Universal.name else about.layers,
         form=form,
         settings=made.settings.model_dump(),
@@ -452,6 +459,7 @@ def learn(
         epochs=epochs,
         batch=_BATCH,
         lr=_LEARNING_RATES[name],
+        decay=isinstance(form, Universal),
         seed=seed,
         on_epoch=on_epoch,
     )
@@ -491,7 +499,10 @@ def finished(
     A sample of what it has `learned` from becomes the replay. With `kinds` it also learns to tell
     kinds of attack apart.
     """
-    found: dict[str, Any] = {"validation": tuple(validate(Defense(form, about), measured_on))}
+    found: dict[str, Any] = {}
+    if len({recording.about.clients for recording in measured_on}) == 1:
+        # A table of everything that many tasks have would be longer than anybody reads.
+        found["validation"] = tuple(validate(Defense(form, about), measured_on))
     if isinstance(form, Universal):
         held_out = examples_of(form, measured_on)
         held_out += examples_of(form, measured_on, random=_held_out_draws())
