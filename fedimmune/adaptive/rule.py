@@ -26,7 +26,7 @@ __all__ = ["UNIVERSAL", "Adaptive"]
 
 UNIVERSAL = "universal"
 """The name of the defense that ships with the package, instead of a file."""
-POLICIES = ("skip", "keep", "geometric-median")
+_POLICIES = ("skip", "keep", "geometric-median")
 
 
 class Adaptive(GeometryRule):
@@ -98,7 +98,7 @@ class Adaptive(GeometryRule):
         super().__init__(**common)
         self.clip = check_bool(self.name, "clip", clip)
         self.longest = check_float(self.name, "longest", longest, above=1)
-        self.on_majority = check_choice(self.name, "on_majority", on_majority, POLICIES)
+        self.on_majority = check_choice(self.name, "on_majority", on_majority, _POLICIES)
         self.any_shape = check_bool(self.name, "any_shape", any_shape)
         self.defense = UNIVERSAL if defense is None else str(Path(defense))
         self.loaded = _load(self.defense, digest)
