@@ -75,6 +75,8 @@ class Geometry:
         The center's inner product with itself, (layers,). All zero if the center is the origin.
     references
         Names of the rows that follow the clients'.
+    shapes
+        Of the layers, in their order; empty if they are not known.
     """
 
     clients: tuple[ClientId, ...]
@@ -83,6 +85,7 @@ class Geometry:
     with_center: Tensor
     of_center: Tensor
     references: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def from_grams(
@@ -92,6 +95,7 @@ class Geometry:
         *,
         layers: Sequence[str] | None = None,
         references: Sequence[str] = (),
+        shapes: Sequence[Sequence[int]] = (),
     ) -> Geometry:
         """Take inner products that were measured elsewhere.
 
@@ -106,6 +110,8 @@ class Geometry:
             Names of the layers; by default "0", "1", "2", …
         references
             Names of the rows that follow the clients'.
+        shapes
+            Of the layers, in order, for a rule that asks what layers are; by default not known.
 
         Raises
         ------
@@ -126,6 +132,8 @@ class Geometry:
         names = [str(each) for each in range(len(found))] if layers is None else layers
         if len(names) != len(found):
             raise InputError(f"{len(names)} layer names for {len(found)} Gram matrices")
+        if len(shapes) not in (0, len(found)):
+            raise InputError(f"{len(shapes)} shapes of layers for {len(found)} Gram matrices")
         ids = client_ids(clients, found.shape[1] - len(references))
         return cls(
             tuple(ids),
@@ -134,6 +142,7 @@ class Geometry:
             found.new_zeros(found.shape[:2]),
             found.new_zeros(len(found)),
             tuple(references),
+            tuple(tuple(shape) for shape in shapes),
         )
 
     def __len__(self) -> int:
@@ -149,6 +158,7 @@ class Geometry:
             about_center=self.about_center[rows],
             with_center=self.with_center[rows],
             of_center=self.of_center[rows],
+            shapes=tuple(self.shapes[row] for row in rows) if self.shapes else (),
         )
 
     def only(self, rows: Sequence[int]) -> Geometry:
@@ -311,7 +321,8 @@ def measure(updates: Updates, references: Sequence[str] = ()) -> Geometry:
     _refuse_immeasurable(updates, about_center, references)
     names = tuple(layer.name for layer in layers)
     found = about_center, with_center, of_center
-    return Geometry(updates.clients, names, *found, tuple(references))
+    shapes = tuple(layer.shape for layer in layers)
+    return Geometry(updates.clients, names, *found, tuple(references), shapes)
 
 
 def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[str]) -> None:

@@ -28,8 +28,18 @@ from fedimmune.errors import InputError
 from fedimmune.io import read_described, write_described, write_text_atomically
 from fedimmune.untrusted import naming
 
-__all__ = ["Ancestor", "Defense", "DefenseAbout", "Judged", "make_form", "universal"]
+__all__ = [
+    "UNIVERSAL_FILE",
+    "Ancestor",
+    "Defense",
+    "DefenseAbout",
+    "Judged",
+    "make_form",
+    "universal",
+]
 
+UNIVERSAL_FILE = Path(__file__).with_name("universal.safetensors")
+"""What ships with the package."""
 _FORMAT = "fedimmune-defense-3"
 _KINDS = "kinds/"
 """Prefix of the names of the classifier's tensors."""
@@ -273,4 +283,4 @@ def make_form(name: str, settings: dict[str, Any]) -> AttentionModel:
 @cache
 def universal() -> Defense:
     """Return the defense that ships with the package: for any model, without rehearsals."""
-    return Defense.load(Path(__file__).with_name("universal.safetensors"))
+    return Defense.load(UNIVERSAL_FILE)

@@ -239,6 +239,10 @@ class DefenseAbout(BaseModel):
             ("recordings", self.recordings or "–"),
             ("made by", f"fedimmune {self.version}"),
         ]
+        if self.calibration is not None:
+            measured = self.calibration
+            said = f"on {measured.clients} clients in rounds held out, {measured.attackers} attack"
+            facts.append(("calibrated", said))
         if self.lineage:
             known = [(one.digest, ", ".join(one.attacks) or "no attack") for one in self.lineage]
             listed = ", then ".join(f"{digest} ({attacks})" for digest, attacks in known)

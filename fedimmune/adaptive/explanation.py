@@ -152,6 +152,7 @@ def explain(
     evidence: Tensor | None = None,
     *,
     layers: Mapping[str, Sequence[int]] | None = None,
+    threshold: float = 0.0,
 ) -> Explanation:
     """Find which layers made a client's score what it is.
 
@@ -170,6 +171,8 @@ def explain(
         What earlier rounds held against each client.
     layers
         Shapes of the model's layers by name; by default those that the defense was trained for.
+    threshold
+        Of a universal defense: below which logit the rule suspects.
 
     Raises
     ------
@@ -185,7 +188,7 @@ def explain(
     known: dict[str, Any] = {"shapes": [*layers.values()]}
     if defense.is_universal:
         known["anchored"] = grams.shape[-1] > len(clients)
-    weights, scores = defense.weigh(grams, **known)
+    weights, scores = defense.weigh(grams, threshold=threshold, **known)
     j = _stand_in(grams[:, : len(clients), : len(clients)], weights, i)
     twin = with_twin(grams, i, j)
     # A form reads layer by layer, so preparing both once is enough for all mixtures of them.
@@ -194,7 +197,8 @@ def explain(
     def standings(own: Tensor) -> Tensor:
         """Return the client's score and weight, (sets, 2), if only these layers are its own."""
         some = max(1, _BATCH_VALUES // grams.numel())
-        return torch.cat([_weighed(defense.form, prepared, part, i) for part in own.split(some)])
+        parts = own.split(some)
+        return torch.cat([_weighed(defense.form, prepared, p, i, threshold) for p in parts])
 
     each = torch.eye(len(grams), dtype=torch.bool)
     extremes = torch.stack([torch.zeros_like(each[0]), torch.ones_like(each[0])])
@@ -205,7 +209,7 @@ def explain(
     held, with_memory = None, found
     if evidence is not None:
         held = float(evidence[i])
-        weights, scores = defense.weigh(grams, evidence, **known)
+        weights, scores = defense.weigh(grams, evidence, threshold=threshold, **known)
         with_memory = Standing(float(scores[i]), float(weights[i]))
     return Explanation(
         client=client,
@@ -243,7 +247,9 @@ def with_twin(grams: Tensor, i: int, j: int) -> Tensor:
     return found
 
 
-def _weighed(form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: int) -> Tensor:
+def _weighed(
+    form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: int, threshold: float
+) -> Tensor:
     """Weigh mixtures: `own` layers are the client's own, the others its twin's."""
     inputs = {}
     for name, mine in prepared[0].items():
@@ -252,7 +258,8 @@ def _weighed(form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: i
         else:
             which = own.reshape(*own.shape, *(1 for _ in mine.shape[2:]))
         inputs[name] = torch.where(which, mine, prepared[1][name])
-    weighed = form(inputs)
+    moved = torch.full((len(own), 1), -threshold, dtype=form.dtype) if threshold else None
+    weighed = form(inputs, moved)
     return torch.stack([weighed.scores[-1, :, i], weighed.shares[:, i]], -1)
 
 
