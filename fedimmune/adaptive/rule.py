@@ -13,6 +13,7 @@ from torch import Tensor
 from fedimmune import attacks
 from fedimmune._layers import Kind, Layer
 from fedimmune.adaptive.defense import Defense, Judged, universal
+from fedimmune.adaptive.models.paper import Principal
 from fedimmune.adaptive.reputation import Case, Memory
 from fedimmune.adaptive.ruling import Ruling, oddity_of
 from fedimmune.errors import InputError, ParameterError
@@ -56,7 +57,8 @@ class Adaptive(GeometryRule):
         or more would get more than half of the weight. ``skip``: the model stays as it is, and
         nothing is held against anybody. With memory no more than two of ten rounds in a row are
         skipped; any further one is weighed by geometric median. ``keep``: use the weights
-        all the same. ``geometric-median``: weigh by that, which has learned nothing.
+        all the same. ``geometric-median``: weigh by that, which has learned nothing. By default
+        ``skip``, and ``keep`` for the paper's form, which is used as it was published.
     max_false_alarms
         The largest share of honest clients to accuse, above 0 and below 0.5: moves the threshold to
         where no more were accused in the rounds that the defense was calibrated on. By default a
@@ -88,7 +90,7 @@ class Adaptive(GeometryRule):
         memory: bool | None = None,
         clip: bool = True,
         longest: float = 10.0,
-        on_majority: Literal["skip", "keep", "geometric-median"] = "skip",
+        on_majority: Literal["skip", "keep", "geometric-median"] | None = None,
         max_false_alarms: float | None = None,
         anchor: bool | None = None,
         digest: str | None = None,
@@ -98,12 +100,13 @@ class Adaptive(GeometryRule):
         super().__init__(**common)
         self.clip = check_bool(self.name, "clip", clip)
         self.longest = check_float(self.name, "longest", longest, above=1)
-        self.on_majority = check_choice(self.name, "on_majority", on_majority, _POLICIES)
         self.any_shape = check_bool(self.name, "any_shape", any_shape)
         self.defense = UNIVERSAL if defense is None else str(Path(defense))
         self.loaded = _load(self.defense, digest)
         self.digest = self.loaded.digest
         about = self.loaded.about
+        usual = "keep" if about.form == Principal.name else "skip"
+        self.on_majority = check_choice(self.name, "on_majority", on_majority or usual, _POLICIES)
         self.memory = (
             bool(about.memory) if memory is None else check_bool(self.name, "memory", memory)
         )
