@@ -2,23 +2,26 @@
 
 ``record`` makes the corpus: rounds of many small federations, one file per recording. ``train``
 makes a defense of it; ``--leave-out`` keeps a data set, an architecture or an attack from it, so
-that it can be tested on what it never saw.
+that it can be tested on what it never saw. ``evaluate`` plays federations with it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import torch
 import typer
 from rich.console import Console
 
 from fedimmune import adaptive
+from fedimmune import attacks as all_attacks
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.description import Epoch
 from fedimmune.adaptive.recordings import SUFFIX, Recording
@@ -28,14 +31,15 @@ from fedimmune.io import write_text_atomically
 from fedimmune.simulation.workers import usable_cores
 from fedimmune.tasks import data_folder
 from fedimmune.untrusted import printable, read_json
-from reproduction import cli, corpus
+from reproduction import benchmarks, cli, corpus
 from reproduction.corpus import Draft
 from reproduction.corpus_data import present
 from reproduction.progress import duration
 from reproduction.results import check_writable
+from reproduction.rows import as_csv
 from reproduction.tables import markdown_table
 
-__all__ = ["app", "main", "used"]
+__all__ = ["app", "evaluated", "main", "used"]
 
 RECORDINGS = 2600
 """What takes at most an hour and a half of one core."""
@@ -50,6 +54,11 @@ _EXAMPLES = examples(
 _TRAIN_EXAMPLES = examples(
     "python -m reproduction immunity train -o fedimmune/adaptive/universal.safetensors",
     "python -m reproduction immunity train -o without-mnist.defense --leave-out dataset=mnist",
+)
+_EVALUATE_EXAMPLES = examples(
+    "python -m reproduction immunity evaluate",
+    "python -m reproduction immunity evaluate --task mnist --defense without-mnist.defense "
+    "--attacks none,backdoor,sign-flip,label-flip",
 )
 EPOCHS = 30
 _HELD_OUT = 10
@@ -186,6 +195,75 @@ def _learnable(folder: Path, left_out: dict[str, set[str]]) -> list[Recording]:
     if not found:
         raise InputError(f"{folder} has no recordings to learn from: `immunity record` makes them")
     return found
+
+
+@app.command("evaluate", cls=Command, epilog=_EVALUATE_EXAMPLES)
+def _evaluate(
+    defense: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The defense. [default: the one that ships]"),
+    ] = None,
+    task: Annotated[str, typer.Option(help="What it is evaluated on.")] = "digits",
+    attacks: Annotated[
+        str | None,
+        typer.Option(help="Names, separated by commas. [default: all that fit the task]"),
+    ] = None,
+    rules: Annotated[
+        str, typer.Option(help="What it is compared with, separated by commas.")
+    ] = "mean",
+    seeds: Annotated[str, typer.Option(help="Separated by commas.")] = "1,2,3",
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs.")] = Path(
+        "build/immunity-runs"
+    ),
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all rows.")] = None,
+) -> None:
+    """Play real federations with a universal defense: four of ten attack, and nobody does.
+
+    Compared with the oracle, which is told who attacks, and with other rules.
+    """
+    known = list(all_attacks.available()) if attacks is None else attacks.split(",")
+    names = ["adaptive", *filter(None, rules.split(","))]
+    numbers = [int(seed) for seed in seeds.split(",")]
+    entries = list(benchmarks.grid(task, names, known, numbers, {"adaptive": defense}, data))
+    benchmarks.play(entries, folder, data, workers or usable_cores())
+    frame = benchmarks.figures(entries, folder)
+    typer.echo(evaluated(frame), nl=False)
+    if csv is not None:
+        write_text_atomically(as_csv(frame), csv)
+
+
+def evaluated(frame: pd.DataFrame) -> str:
+    """Tabulate figures of `benchmarks.figures`, in Markdown: one line per attack, in percent."""
+    mean = frame.groupby(["attack", "rule"])[
+        ["accuracy", "asr", "harm", "weight", "accused", "reduced"]
+    ].mean()
+    others = [rule for rule in mean.index.unique("rule") if rule not in ("adaptive", "oracle")]
+    order = mean.xs("adaptive", level="rule")["harm"].sort_values(na_position="first").index
+    lines = []
+    for attack in order:
+        cells = []
+        for rule in ("adaptive", "oracle", *others):
+            there = (attack, rule) in mean.index
+            found = mean.loc[(attack, rule)] if there else None
+            cells.append("–" if found is None else _both(found["accuracy"], found["asr"]))
+        own = mean.loc[(attack, "adaptive")]
+        lines.append(
+            [attack, *cells, *(_percent(own[name]) for name in ("weight", "accused", "reduced"))]
+        )
+    head = ["attack", "`adaptive`: ACC / ASR", "oracle", *(f"`{rule}`" for rule in others)]
+    head += ["weight on attackers", "honest suspected", "honest reduced"]
+    return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
+
+
+def _both(accuracy: float, success: float) -> str:
+    shown = _percent(accuracy)
+    return shown if math.isnan(success) else f"{shown} / {_percent(success)}"
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 
 def _check_same(folder: Path, about: dict[str, Any]) -> None:
