@@ -234,14 +234,16 @@ def _batches(
     groups: Sequence[Examples | Rounds], size: int, random: torch.Generator
 ) -> Iterator[Examples | Rounds]:
     """Shuffle rounds and cut them into batches, each of one number of clients."""
-    chosen = [
-        (group, rows)
-        for group in groups
-        for rows in torch.randperm(len(group), generator=random).split(size)
-    ]
+    chosen = [(group, rows) for group in groups for rows in _order(group, size, random).split(size)]
     for position in torch.randperm(len(chosen), generator=random).tolist():
         group, rows = chosen[position]
         yield group.take(rows)
+
+
+def _order(group: Examples | Rounds, size: int, random: torch.Generator) -> Tensor:
+    """Shuffle a group; few rounds that are drawn anew are drawn several times in one batch."""
+    times = max(1, size // len(group)) if isinstance(group, Rounds) else 1
+    return torch.cat([torch.randperm(len(group), generator=random) for _ in range(times)])
 
 
 @torch.no_grad()

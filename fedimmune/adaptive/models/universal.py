@@ -62,6 +62,8 @@ _TO_ESTIMATE = (
 _TINY = 1e-12
 _GENTLE = 4.0
 """Scores are tanh(x / 4): the farther from saturation, the sooner a wrong score is unlearned."""
+_FEWEST = 0.1
+"""Attackers of a batch count as if they were at least this share."""
 _WIDENED = 0.25
 """By how much of its width the range seen in training is widened, at both ends."""
 
@@ -79,14 +81,14 @@ class UniversalSettings(FormSettings):
         Weight of the scores' cross-entropy with the clients' labels in the loss, compared with the
         distance to the robust mean.
     honest
-        How much more a wrongly accused client counts in that than a missed attacker.
+        How much more all wrongly accused clients count in that than all missed attackers.
     """
 
     layers: int = Field(1, ge=1, le=1)
     passes: int = Field(3, ge=1, le=1000)
     hidden: int = Field(64, ge=1, le=1024)
     labels: float = Field(1.0, ge=0, le=MOST_VALUE)
-    honest: float = Field(2.0, gt=0, le=MOST_VALUE)
+    honest: float = Field(1.0, gt=0, le=MOST_VALUE)
 
 
 class Universal(AttentionModel):
@@ -216,16 +218,22 @@ class Universal(AttentionModel):
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
         """The distance to the robust mean relative to its length, and the scores' cross-entropy."""
         wanted = ideal_weights(attackers, weighed.weights.dtype)
+        grams = inputs["grams"]
         with torch.no_grad():
-            whole = _square(inputs["grams"], wanted).clamp(min=1e-3)
-        square = _square(inputs["grams"], weighed.shares - wanted)
-        distance = ((square.clamp(min=1e-10) / whole).clamp(max=100).sqrt()).mean()
+            # Nobody knows the robust mean better than honest clients differ: the mean of a model
+            # that has converged is shorter than that.
+            squares = (grams.diagonal(dim1=-2, dim2=-1) * wanted[:, None]).sum(-1)
+            whole = _square(grams, wanted) + squares / (~attackers).sum(-1, keepdim=True)
+        square = _square(grams, weighed.shares - wanted)
+        distance = (square.clamp(min=1e-10) / whole.clamp(min=1e-6)).clamp(max=25).sqrt()
         logits = self.settings.c * weighed.scores
         benign = (~attackers).to(logits.dtype).expand_as(logits)
-        entropy = nn.functional.binary_cross_entropy_with_logits(
-            logits, benign, weight=1 + (self.settings.honest - 1) * benign
-        )
-        return distance + self.settings.labels * entropy
+        each = nn.functional.binary_cross_entropy_with_logits(logits, benign, reduction="none")
+        # The honest together count as much as the attackers, however few those are.
+        share = attackers.to(logits.dtype).mean().clamp(min=_FEWEST, max=1 - _FEWEST)
+        weight = benign * self.settings.honest / (1 - share) + (1 - benign) / share
+        entropy = (each * weight).mean() / (1 + self.settings.honest)
+        return distance.mean() + self.settings.labels * entropy
 
     def familiar(self, inputs: Inputs) -> Tensor:
         seen = _spread(inputs)
