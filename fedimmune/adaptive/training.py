@@ -45,6 +45,8 @@ __all__ = [
 
 _IMPROVISED, _VARIED = 0.5, 0.25
 """Share of rounds that get a synthetic attack: of those without attack, and with one."""
+_MOST_SHOWN = 16
+"""Layers of a model that a batch shows."""
 _LENGTHENED, _ODD = 0.08, 0.3
 """Share of rounds with updates of absurd length, and with odd honest clients."""
 
@@ -129,10 +131,16 @@ class Rounds:
 def _shown(
     grams: Tensor, shapes: Sequence[Sequence[int]], random: torch.Generator, *, anchored: bool
 ) -> tuple[Tensor, Sequence[Sequence[int]], bool]:
-    """Hide some layers in half of the batches, and the anchor in half of them."""
+    """Hide some layers in half of the batches, and the anchor in half of them.
+
+    Of a deep model there is never more than a part: it costs time, and teaches no more.
+    """
     chance, share, anchor = torch.rand(3, generator=random).tolist()
-    if chance < 0.5 and len(shapes) > 2:
-        count = max(2, round((0.5 + 0.5 * share) * len(shapes)))
+    count = len(shapes)
+    if chance < 0.5:
+        count = round((0.5 + 0.5 * share) * count)
+    count = min(max(count, 2), _MOST_SHOWN, len(shapes))
+    if count < len(shapes):
         kept = torch.randperm(len(shapes), generator=random)[:count].sort().values
         grams, shapes = grams[:, kept], [shapes[row] for row in kept.tolist()]
     if anchored and anchor < 0.5:
