@@ -40,28 +40,37 @@ __all__ = ["Universal", "UniversalSettings", "describe_layers"]
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
 _LIKENESS = tuple(f"cosine to others, {which}" for which in _COSINES)
-_AMONG = (
-    "length against the median client's",
+_COMPARED = (
+    "length",
     *_LIKENESS,
-    *(f"{kind}, against the median client's" for kind in _LIKENESS),
-    "distance to the nearest, against the median client's",
-    "distance to the nearer half, against the median client's",
+    "distance to the nearest",
+    "distance to the nearer half",
+)
+_AMONG = (
+    *_LIKENESS,
+    *(f"{kind}, against the median client's" for kind in _COMPARED),
+    *(f"{kind}, by how much clients differ" for kind in _COMPARED),
 )
 _ANCHOR = (
     "there is a server's update",
     "cosine to the server's",
     "cosine to the server's, against the median client's",
+    "cosine to the server's, by how much clients differ",
     "length against the server's",
 )
 _LAYER = ("size", "depth", "is a vector", "is a convolution", "is one of the last two")
 _TO_ESTIMATE = (
     "cosine to the estimate",
     "cosine to the estimate, against the median client's",
+    "cosine to the estimate, by how much clients differ",
     "length against the estimate's",
 )
 _TINY = 1e-12
 _GENTLE = 4.0
 """Scores are tanh(x / 4): the farther from saturation, the sooner a wrong score is unlearned."""
+_LEAST_SPREAD = 1e-3
+_FAR_OUT = 3.0
+"""So many median deviations are 1: inputs of a network are best about 1."""
 _FEWEST = 0.1
 """Attackers of a batch count as if they were at least this share."""
 _WIDENED = 0.25
@@ -135,19 +144,17 @@ class Universal(AttentionModel):
         logs = lengths.log()
         cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
         likeness = _quantiles(without_diagonal(cosines[..., :n, :n]))
-        among = [
-            far(from_median(logs[..., :n, None])),
-            likeness,
-            from_median(likeness),
-            from_median(_nearness(scaled[..., :n, :n])),
-        ]
+        compared = torch.cat(
+            [far(logs[..., :n, None]), likeness, _nearness(scaled[..., :n, :n])], -1
+        )
+        among = [likeness, *_compared(compared)]
         known = scaled.new_zeros(*scaled.shape[:2], n, len(_ANCHOR))
         if anchored:
             to_anchor = cosines[..., :n, n:]
             parts = [
                 torch.ones_like(to_anchor),
                 to_anchor,
-                from_median(to_anchor),
+                *_compared(to_anchor),
                 far(logs[..., :n, None] - logs[..., None, n:]),
             ]
             # A server whose own update is nothing knows nothing.
@@ -278,6 +285,17 @@ def _quantiles(values: Tensor) -> Tensor:
     return torch.stack(found, -1)
 
 
+def _compared(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return differences to the median client, as they are and by how much clients differ.
+
+    How alike honest clients are depends on data, model and how long they train. What carries over
+    is how far a client is from the others by the others' own measure, their median deviation.
+    """
+    away = from_median(values)
+    usual = away.abs().median(-2, keepdim=True).values
+    return away, far(away / usual.clamp(min=_LEAST_SPREAD)) / _FAR_OUT
+
+
 def _nearness(grams: Tensor) -> Tensor:
     """Return logarithms of each client's distances to the nearest and to the nearer half."""
     squares = grams.diagonal(dim1=-2, dim2=-1)
@@ -289,12 +307,12 @@ def _nearness(grams: Tensor) -> Tensor:
 
 
 def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
-    """Return cosines to the estimate and lengths against its, (rounds, layers, n, 3)."""
+    """Return cosines to the estimate and lengths against its, (rounds, layers, n, 4)."""
     with_estimate = products(inputs["grams"], estimate)
     square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
     cosines = (with_estimate / (inputs["lengths"] * square.sqrt())).clamp(-1, 1)[..., None]
     lengths = far(inputs["logs"] - 0.5 * square.log())[..., None]
-    return torch.cat([cosines, from_median(cosines), lengths], -1)
+    return torch.cat([cosines, *_compared(cosines), lengths], -1)
 
 
 def _square(grams: Tensor, weights: Tensor) -> Tensor:
@@ -309,8 +327,9 @@ def _spread(inputs: Inputs) -> Tensor:
     The median, because what attackers do to single clients or layers does not make a round odd.
     """
     known, there = inputs["known"], inputs["there"]
-    usual = known[..., 1 : 1 + len(_QUANTILES)].median(-2).values
-    uneven = known[..., :1].abs().median(-2).values
+    usual = known[..., : len(_QUANTILES)].median(-2).values
+    length = len(_LIKENESS)  # against the median client's: the first of what is compared
+    uneven = known[..., length : length + 1].abs().median(-2).values
     every = torch.cat([usual, uneven], -1)
     every = torch.where(there[..., None] > 0, every, torch.nan)
     return torch.nan_to_num(every.nanmedian(1).values)
