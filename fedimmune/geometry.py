@@ -300,7 +300,9 @@ def measure(updates: Updates, references: Sequence[str] = ()) -> Geometry:
     of_center = torch.zeros(len(layers), dtype=torch.float64)
     rows = {layer.name: row for row, layer in enumerate(layers)}
     for block in updates.blocks(layers, check=False, stacked=True, references=references):
-        _add_products(about_center[rows[block.layer.name]], block.values)
+        _add_products(about_center[rows[block.layer.name]], block.values, block.references)
+    for place in range(len(updates), n):
+        about_center[:, :place, place] = about_center[:, place, :place]
     if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
     for row, layer in enumerate(layers):
@@ -327,20 +329,31 @@ def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[s
     raise NonFiniteError(dict.fromkeys(culprits, "its values are too large to be measured"))
 
 
-def _add_products(total: Tensor, values: Tensor) -> None:
-    """Add ``values @ values.T`` to a float64 matrix.
+def _add_products(total: Tensor, values: Tensor, references: Sequence[Tensor] = ()) -> None:
+    """Add inner products to a float64 matrix: those of rows, and below them each reference's.
 
     A batched product over chunks of columns keeps all rows of a chunk in the cache, and adding
-    the chunks up one after the other makes the sum the same for every block size.
+    the chunks up one after the other makes the sum the same for every block size. References are
+    multiplied with the same block while it is in the cache: no row is copied for them, and what is
+    measured of the rows does not depend on them.
     """
-    columns = values.shape[1]
+    n, columns = values.shape
     whole = columns - columns % CHUNK
-    if whole:
-        chunks = values[:, :whole].unflatten(1, (-1, CHUNK)).transpose(0, 1)
-        add_in_order(total, torch.bmm(chunks, chunks.transpose(1, 2)).cpu().to(torch.float64))
-    if whole < columns:
-        rest = values[:, whole:]
-        total += (rest @ rest.T).cpu().to(torch.float64)
+    for start, stop, size in ((0, whole, CHUNK), (whole, columns, columns - whole)):
+        if start == stop:
+            continue
+        rows = values[:, start:stop].view(n, -1, size).transpose(0, 1)
+        _add(total[:n, :n], torch.bmm(rows, rows.mT))
+        others = [other[start:stop].view(-1, 1, size) for other in references]
+        for place, other in enumerate(others, n):
+            # One row from the left: the other way round, a product takes many times longer.
+            before = (rows, *others[: place - n + 1])
+            found = torch.cat([torch.bmm(other, each.mT) for each in before], 2)
+            _add(total[place, : place + 1], found[:, 0])
+
+
+def _add(total: Tensor, products: Tensor) -> None:
+    add_in_order(total, products.cpu().to(torch.float64))
 
 
 def _untrustworthy(gram: Tensor, layer: Layer) -> bool:
@@ -369,7 +382,11 @@ def _measure_about_center(
     total = torch.zeros(n + 1, n + 1, dtype=torch.float64)
     for block in updates.blocks([layer], check=False, stacked=True, references=references):
         for start in range(0, block.values.shape[1], _EXACT_COLUMNS):
-            part = block.values[:, start : start + _EXACT_COLUMNS].cpu().to(torch.float64)
+            columns = slice(start, start + _EXACT_COLUMNS)
+            rows = [block.values[:, columns], *(other[None, columns] for other in block.references)]
+            part = torch.cat(rows).cpu().to(torch.float64)
             middle = part[center]
-            _add_products(total, torch.cat([part - middle, middle[None]]))
+            whole = torch.cat([part - middle, middle[None]])
+            # Whole chunks, so that rows lie in memory alike whatever the size of blocks.
+            _add_products(total, torch.nn.functional.pad(whole, (0, -whole.shape[1] % CHUNK)))
     return total[:n, :n], total[:n, n], total[n, n]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedimmune._inputs import InputKind
 from fedimmune._layers import Kind, Layer, is_variance
-from fedimmune._sources import Rows
+from fedimmune._sources import Rows, room
 from fedimmune.updates import CHUNK, Block, NonFiniteError, Updates
 
 __all__ = [
@@ -36,6 +36,10 @@ __all__ = [
     "values_at",
     "weighted_sum",
 ]
+
+
+_AT_ONCE = 128 * CHUNK
+"""So many random numbers are drawn at a time: they are added while they are in the cache."""
 
 
 def add_in_order(total: Tensor, terms: Tensor) -> None:
@@ -344,10 +348,8 @@ def sampled(updates: Updates, columns: int = 65_536) -> Tensor:
         for start in range(0, layer.size, CHUNK):
             if chunk % every == 0:
                 stop = min(start + CHUNK, layer.size)
-                room = torch.empty(
-                    len(updates) * (stop - start), dtype=layer.compute_dtype, device=updates.device
-                )
-                read = updates.source.read(layer, start, stop, room)
+                buffer = room(len(updates), stop - start, layer.compute_dtype, updates.device)
+                read = updates.source.read(layer, start, stop, buffer)
                 parts.append(read.clone() if read.dtype == torch.float64 else read.double())
             chunk += 1
     return torch.cat(parts, dim=1)
@@ -408,9 +410,12 @@ def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Gen
     random
         Where the noise comes from. It is drawn on the CPU, so that devices agree.
     """
-    for values in updates.parameters_of(update).values():
-        drawn = torch.randn(values.shape, generator=random, dtype=torch.float32) * deviation
-        values.add_(drawn.to(values.device, values.dtype))
+    space, layers = torch.empty(_AT_ONCE), {layer.name: layer for layer in updates.layers}
+    for name, values in updates.parameters_of(update).items():
+        wide = torch.promote_types(values.dtype, torch.float32)
+        for part in updates.source.flatten(layers[name], values).split(_AT_ONCE):
+            drawn = space[: len(part)].normal_(generator=random).to(wide).mul_(deviation)
+            part.add_(drawn.to(part.device, part.dtype))
 
 
 def add_reference(update: Any, updates: Updates, name: str, factor: float) -> None:

@@ -92,7 +92,7 @@ class CenteredClipping(Remembering, GeometryRule):
     def _attempt(self, updates: Updates) -> Aggregation:
         answer = super()._attempt(self._with_memory(updates))
         found = updates.parameters_of(answer.update)
-        self.memory = {name: values.detach().cpu().clone() for name, values in found.items()}
+        self.memory = {name: _kept(self.memory.get(name), new) for name, new in found.items()}
         return answer
 
     def _with_memory(self, updates: Updates) -> Updates:
@@ -103,9 +103,16 @@ class CenteredClipping(Remembering, GeometryRule):
         return updates.with_reference("memory", {**zeros, **self.memory})
 
     def remembered(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return dict(self.memory), {}
+        return {name: values.clone() for name, values in self.memory.items()}, {}
 
     def recall(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         if not tensors:
             raise InputError("it holds no result")
-        self.memory = dict(tensors)
+        self.memory = {name: values.clone() for name, values in tensors.items()}
+
+
+def _kept(old: Tensor | None, new: Tensor) -> Tensor:
+    """Copy a result, over the old one if that is alike: new memory costs more than the copy."""
+    if old is not None and (old.dtype, old.shape) == (new.dtype, new.shape):
+        return old.copy_(new)
+    return new.detach().cpu().clone()
