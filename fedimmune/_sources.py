@@ -35,8 +35,8 @@ Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row per client: a sequence of vectors, or an (n, columns) tensor."""
 
 _ALIGNED = 16
-"""Rows that are gathered begin at multiples of this many values. In what order a product adds numbers
-up depends on where they lie in memory, and that must not depend on the size of blocks."""
+"""Rows that are gathered begin at multiples of this many values. In what order a product adds
+numbers up depends on where they lie in memory, and that must not depend on the size of blocks."""
 
 _SAME = 1e-6
 """Two reads of the same numbers may differ by this much of their length, because of rounding."""

@@ -5,7 +5,7 @@ Sums come out the same, bit for bit, however large the blocks are that terms com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +25,6 @@ __all__ = [
     "Sorter",
     "add_in_order",
     "add_noise",
-    "add_reference",
     "by_chunk",
     "combine",
     "lower_median",
@@ -190,7 +189,7 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
             kind = (rows.dtype, rows.device)
             if kind not in by_kind:
                 by_kind[kind] = weights.to(device=rows.device, dtype=rows.dtype)
-            torch.mv(rows.T, by_kind[kind], out=out)
+            _add_up(rows, by_kind[kind], out)
         else:
             torch.mul(rows[0], numbers[0], out=out)
             for row, number in zip(rows[1:], numbers[1:], strict=True):
@@ -199,12 +198,30 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
     return add_up
 
 
+def _add_up(rows: Tensor, weights: Tensor, out: Tensor) -> None:
+    """Add up rows, each times its weight.
+
+    The product of a matrix and a vector keeps to one thread, and is slow to fetch what others have
+    just gathered. With more of them, chunks of columns are multiplied side by side.
+    """
+    n, columns = rows.shape
+    is_shared = rows.device.type == "cpu" and torch.get_num_threads() > 1
+    whole = columns - columns % CHUNK if is_shared else 0
+    if whole:
+        chunks = rows[:, :whole].view(n, -1, CHUNK).transpose(0, 1)
+        parts = out[:whole].view(-1, 1, CHUNK)
+        torch.bmm(weights.expand(len(chunks), 1, n), chunks, out=parts)
+    if whole < columns:
+        torch.mv(rows[:, whole:].T, weights, out=out[whole:])
+
+
 def combine(
     updates: Updates,
     function: ColumnFunction,
     *,
     parameters_are_checked: bool = False,
     of_buffers: ColumnFunction | None = None,
+    plus: Mapping[str, float] | None = None,
 ) -> Any:
     """Read a round and put the aggregated update together, in the caller's own kind.
 
@@ -218,10 +235,13 @@ def combine(
         Whether an earlier read has shown the parameters to be finite.
     of_buffers
         What to do with the columns of floating-point buffers, if that is something else.
+    plus
+        What references are multiplied by before they are added to the parameters, by name.
     """
-    result = Result(updates)
-    parameters = updates.of_kind(Kind.PARAMETER)
-    result.fill(updates.blocks(parameters, check=not parameters_are_checked), function)
+    result, added = Result(updates), plus or {}
+    parameters, check = updates.of_kind(Kind.PARAMETER), not parameters_are_checked
+    blocks = updates.blocks(parameters, check=check, references=list(added))
+    result.fill(blocks, function, list(added.values()))
     result.fill_buffers(updates, function if of_buffers is None else of_buffers)
     return result.finish()
 
@@ -259,8 +279,19 @@ class Result:
         """Return the part of the result that a block makes, to be read or written."""
         return self._flat[block.layer.name][block.start : block.stop]
 
-    def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
+    def fill(
+        self, blocks: Iterable[Block], function: ColumnFunction, factors: Sequence[float] = ()
+    ) -> None:
         """Make parts of the result out of blocks.
+
+        Parameters
+        ----------
+        blocks
+            What to make them of.
+        function
+            What to do with the clients' columns.
+        factors
+            What the blocks' references are multiplied by before they are added.
 
         Raises
         ------
@@ -273,6 +304,8 @@ class Result:
             same = target.dtype == dtype
             wide = target if same else torch.empty_like(target, dtype=dtype)
             function(block.rows, wide)
+            for reference, factor in zip(block.references, factors, strict=True):
+                wide.add_(reference, alpha=factor)
             # A sum that is not finite may only be too large; `Updates.checked` finds out.
             if not self._updates.is_checked and not bool(torch.isfinite(wide.sum())):
                 raise NonFiniteError
@@ -416,12 +449,6 @@ def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Gen
         for part in updates.source.flatten(layers[name], values).split(_AT_ONCE):
             drawn = space[: len(part)].normal_(generator=random).to(wide).mul_(deviation)
             part.add_(drawn.to(part.device, part.dtype))
-
-
-def add_reference(update: Any, updates: Updates, name: str, factor: float) -> None:
-    """Add a multiple of one of the round's references to an aggregated update, in place."""
-    for layer, values in updates.parameters_of(update).items():
-        values.add_(updates.references[name][layer].to(values.device, values.dtype), alpha=factor)
 
 
 def near_median(n: int, keep: int) -> tuple[ColumnFunction, Callable[[Tensor], Tensor]]:

@@ -72,16 +72,22 @@ class CenteredClipping(Remembering, GeometryRule):
     def withstands(self, n: int) -> int:
         return (n - 1) // 2
 
+    @property
+    def compares_clients(self) -> bool:
+        return self.iterations > 1
+
     def measure(self, updates: Updates) -> Geometry:
-        return measure(updates, ["memory"] if "memory" in updates.references else [])
+        references = ["memory"] if "memory" in updates.references else []
+        return measure(updates, references, pairs=self._takes_pairs)
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
         # Everything is seen from the v that the round begins with: moved, it is Σ aᵢ(xᵢ − v).
         begins = "memory" in geometry.references
         gram = geometry.seen_from("memory") if begins else geometry.gram()
-        a = distances = torch.zeros(n, dtype=torch.float64)
-        for _ in range(self.iterations):
+        distances = gram.diagonal().clamp(min=0).sqrt()
+        a = shortening(distances, self.tau, self.times) / n
+        for _ in range(self.iterations - 1):
             to_v = gram @ a
             distances = (gram.diagonal() - 2 * to_v + a @ to_v).clamp(min=0).sqrt()
             step = shortening(distances, self.tau, self.times) / n
@@ -100,7 +106,7 @@ class CenteredClipping(Remembering, GeometryRule):
             return updates
         others = updates.of_kind(Kind.BUFFER, Kind.COUNTER)
         zeros = {layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in others}
-        return updates.with_reference("memory", {**zeros, **self.memory})
+        return updates.with_reference("memory", {**zeros, **self.memory}, is_checked=True)
 
     def remembered(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: values.clone() for name, values in self.memory.items()}, {}
