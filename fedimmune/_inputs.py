@@ -23,6 +23,7 @@ __all__ = [
     "by_client",
     "client_ids",
     "global_tensors",
+    "is_finite",
     "is_model",
     "kind_of",
     "sample_counts",
@@ -143,9 +144,18 @@ def global_tensors(model: Any) -> dict[str, Tensor]:
     if problem is not None or not tensors:
         raise InputError(f"the global model {problem or 'is empty: it holds no layers'}")
     for name, tensor in tensors.items():
-        if tensor.dtype in FLOATS and not bool(torch.isfinite(tensor).all()):
+        if tensor.dtype in FLOATS and not is_finite(tensor):
             raise InputError(f"the global model's layer {name!r} holds NaN or infinite values")
     return tensors
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all values are finite.
+
+    A finite sum proves it, in one read and without a tensor of answers; one that is not may only be
+    too large.
+    """
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def state_tensors(state: Any) -> tuple[dict[str, Tensor], str | None]:

@@ -27,11 +27,16 @@ __all__ = [
     "Source",
     "StateSource",
     "Watch",
+    "room",
     "shaped",
 ]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row per client: a sequence of vectors, or an (n, columns) tensor."""
+
+_ALIGNED = 16
+"""Rows that are gathered begin at multiples of this many values. In what order a product adds
+numbers up depends on where they lie in memory, and that must not depend on the size of blocks."""
 
 _SAME = 1e-6
 """Two reads of the same numbers may differ by this much of their length, because of rounding."""
@@ -116,8 +121,8 @@ class Source(ABC):
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         """Return columns ``start:stop`` of a layer, (n, stop - start), read-only.
 
-        `buffer` is flat memory of the layer's compute dtype for at least that many values, in
-        which the block may be gathered.
+        `buffer` is `room` for a block of at least that many values, of the layer's compute dtype,
+        in which this one may be gathered.
         """
 
     @abstractmethod
@@ -160,10 +165,11 @@ class MatrixSource(Source):
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         offset = self._offsets[layer.name]
         block = self._values[:, offset + start : offset + stop]
+        same = block.dtype == layer.compute_dtype
         if self._rows is None:
-            return block.to(layer.compute_dtype)
+            return block if same else shaped(buffer, *block.shape).copy_(block)
         chosen = shaped(buffer, len(self._rows), stop - start)
-        if block.dtype == chosen.dtype:
+        if same:
             return torch.index_select(block, 0, self._rows, out=chosen)
         return chosen.copy_(block.index_select(0, self._rows))
 
@@ -274,6 +280,15 @@ class StateSource(Source):
         self._flat_name = layer.name
 
 
+def room(n: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return flat memory in which a block can be gathered."""
+    return torch.empty(n * _stride(columns), dtype=dtype, device=device)
+
+
 def shaped(buffer: Tensor, n: int, columns: int) -> Tensor:
-    """Return the start of a flat buffer as a block."""
-    return buffer[: n * columns].view(n, columns)
+    """Return the start of `room` as a block."""
+    return buffer.as_strided((n, columns), (_stride(columns), 1))
+
+
+def _stride(columns: int) -> int:
+    return -(-columns // _ALIGNED) * _ALIGNED

@@ -68,7 +68,8 @@ class Geometry:
         Names of the measured layers.
     about_center
         Inner products of the updates, each seen from the layer's center, (layers, rows, rows),
-        float64; the rows of references follow the clients'.
+        float64; the rows of references follow the clients'. NaN for two clients, if the round was
+        measured without pairs.
     with_center
         Inner products of those differences with the center itself, (layers, rows).
     of_center
@@ -280,7 +281,7 @@ class Geometry:
         return torch.nn.functional.pad(coordinates, (0, components - coordinates.shape[1]))
 
 
-def measure(updates: Updates, references: Sequence[str] = ()) -> Geometry:
+def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = True) -> Geometry:
     """Read the parameters of a round once and measure them.
 
     Parameters
@@ -289,6 +290,9 @@ def measure(updates: Updates, references: Sequence[str] = ()) -> Geometry:
         The round.
     references
         Names of the round's references that are to be measured with the clients' updates.
+    pairs
+        Whether clients are compared with each other. Their lengths, and the inner products with
+        references, take a third of the time.
 
     Raises
     ------
@@ -304,21 +308,28 @@ def measure(updates: Updates, references: Sequence[str] = ()) -> Geometry:
     for name in references:
         if name not in updates.references:
             raise InputError(f"the round has no reference {name!r} to compare clients with")
-    n = len(updates) + len(references)
-    about_center = torch.zeros(len(layers), n, n, dtype=torch.float64)
-    with_center = torch.zeros(len(layers), n, dtype=torch.float64)
-    of_center = torch.zeros(len(layers), dtype=torch.float64)
+    n, others = len(updates), len(references)
+    products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
+    totals = torch.zeros(len(layers), products, dtype=torch.float64)
     rows = {layer.name: row for row, layer in enumerate(layers)}
     for block in updates.blocks(layers, check=False, stacked=True, references=references):
-        _add_products(about_center[rows[block.layer.name]], block.values)
+        total = totals[rows[block.layer.name]]
+        _add_products(total, block.values, block.references, pairs=pairs)
+    about_center = _matrices(totals, n, others, pairs=pairs)
+    with_center = totals.new_zeros(len(layers), n + others)
+    of_center = totals.new_zeros(len(layers))
     if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
     for row, layer in enumerate(layers):
         gram = about_center[row]
         if _untrustworthy(gram, layer):
+            if not pairs:  # how clients lie to each other says which center will do
+                return measure(updates, references)
             gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
             about_center[row], with_center[row], of_center[row] = gram, cross, square
     _refuse_immeasurable(updates, about_center, references)
+    if not pairs:
+        about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
     names = tuple(layer.name for layer in layers)
     found = about_center, with_center, of_center
     shapes = tuple(layer.shape for layer in layers)
@@ -338,20 +349,57 @@ def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[s
     raise NonFiniteError(dict.fromkeys(culprits, "its values are too large to be measured"))
 
 
-def _add_products(total: Tensor, values: Tensor) -> None:
-    """Add ``values @ values.T`` to a float64 matrix.
+def _add_products(
+    total: Tensor, values: Tensor, references: Sequence[Tensor] = (), *, pairs: bool = True
+) -> None:
+    """Add inner products to a float64 vector that `_matrices` reads.
 
     A batched product over chunks of columns keeps all rows of a chunk in the cache, and adding
-    the chunks up one after the other makes the sum the same for every block size.
+    the chunks up one after the other makes the sum the same for every block size. References are
+    multiplied with the same block while it is in the cache: no row is copied for them, and what is
+    measured of the rows does not depend on them.
     """
-    columns = values.shape[1]
+    n, columns = values.shape
     whole = columns - columns % CHUNK
-    if whole:
-        chunks = values[:, :whole].unflatten(1, (-1, CHUNK)).transpose(0, 1)
-        add_in_order(total, torch.bmm(chunks, chunks.transpose(1, 2)).cpu().to(torch.float64))
-    if whole < columns:
-        rest = values[:, whole:]
-        total += (rest @ rest.T).cpu().to(torch.float64)
+    for start, stop, size in ((0, whole, CHUNK), (whole, columns, columns - whole)):
+        if start == stop:
+            continue
+        rows = values[:, start:stop].view(n, -1, size).transpose(0, 1)
+        others = [other[start:stop].view(-1, 1, size) for other in references]
+        if pairs:
+            found = [torch.bmm(rows, rows.mT).flatten(1)]
+        else:
+            found = [torch.linalg.vector_norm(rows, dim=2).double().square()]
+        for place, other in enumerate(others):
+            # One row from the left: the other way round, a product takes many times longer.
+            found += [torch.bmm(other, each.mT)[:, 0] for each in (rows, *others[: place + 1])]
+        products = torch.cat(found, 1) if others else found[0]
+        add_in_order(total, products.cpu().to(torch.float64))
+
+
+def _matrices(totals: Tensor, n: int, references: int, *, pairs: bool) -> Tensor:
+    """Return Gram matrices by layer: of rows, and of references that follow them.
+
+    Parameters
+    ----------
+    totals
+        By layer: the n×n products of the rows, then each reference's with all rows, with the
+        references before it and with itself.
+    n, references
+        How many rows and references there are.
+    pairs
+        Whether `totals` begin with n×n products, and not with n squares; all others are 0 then.
+    """
+    begins = n * n if pairs else n
+    of_rows = totals[:, :begins]
+    grams = totals.new_zeros(len(totals), n + references, n + references)
+    grams[:, :n, :n] = of_rows.view(-1, n, n) if pairs else of_rows.diag_embed()
+    for place in range(n, n + references):
+        row = totals[:, begins : begins + place + 1]
+        grams[:, place, : place + 1] = row
+        grams[:, : place + 1, place] = row
+        begins += place + 1
+    return grams
 
 
 def _untrustworthy(gram: Tensor, layer: Layer) -> bool:
@@ -377,10 +425,15 @@ def _measure_about_center(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Measure a layer's differences to one row in float64, with the center as one more row."""
     n = len(updates) + len(references)
-    total = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+    total = torch.zeros((n + 1) ** 2, dtype=torch.float64)
     for block in updates.blocks([layer], check=False, stacked=True, references=references):
         for start in range(0, block.values.shape[1], _EXACT_COLUMNS):
-            part = block.values[:, start : start + _EXACT_COLUMNS].cpu().to(torch.float64)
+            columns = slice(start, start + _EXACT_COLUMNS)
+            rows = [block.values[:, columns], *(other[None, columns] for other in block.references)]
+            part = torch.cat(rows).cpu().to(torch.float64)
             middle = part[center]
-            _add_products(total, torch.cat([part - middle, middle[None]]))
-    return total[:n, :n], total[:n, n], total[n, n]
+            whole = torch.cat([part - middle, middle[None]])
+            # Whole chunks, so that rows lie in memory alike whatever the size of blocks.
+            _add_products(total, torch.nn.functional.pad(whole, (0, -whole.shape[1] % CHUNK)))
+    products = total.view(n + 1, n + 1)
+    return products[:n, :n], products[:n, n], products[n, n]

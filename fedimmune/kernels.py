@@ -5,7 +5,7 @@ Sums come out the same, bit for bit, however large the blocks are that terms com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedimmune._inputs import InputKind
 from fedimmune._layers import Kind, Layer, is_variance
-from fedimmune._sources import Rows
+from fedimmune._sources import Rows, room
 from fedimmune.updates import CHUNK, Block, NonFiniteError, Updates
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Sorter",
     "add_in_order",
     "add_noise",
-    "add_reference",
     "by_chunk",
     "combine",
     "lower_median",
@@ -37,6 +36,10 @@ __all__ = [
     "values_at",
     "weighted_sum",
 ]
+
+
+_AT_ONCE = 128 * CHUNK
+"""So many random numbers are drawn at a time: they are added while they are in the cache."""
 
 
 def add_in_order(total: Tensor, terms: Tensor) -> None:
@@ -187,7 +190,7 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
             kind = (rows.dtype, rows.device)
             if kind not in by_kind:
                 by_kind[kind] = weights.to(device=rows.device, dtype=rows.dtype)
-            torch.mv(rows.T, by_kind[kind], out=out)
+            _add_up(rows, by_kind[kind], out)
         else:
             torch.mul(rows[0], numbers[0], out=out)
             for row, number in zip(rows[1:], numbers[1:], strict=True):
@@ -196,12 +199,30 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
     return add_up
 
 
+def _add_up(rows: Tensor, weights: Tensor, out: Tensor) -> None:
+    """Add up rows, each times its weight.
+
+    The product of a matrix and a vector keeps to one thread, and is slow to fetch what others have
+    just gathered. With more of them, chunks of columns are multiplied side by side.
+    """
+    n, columns = rows.shape
+    is_shared = rows.device.type == "cpu" and torch.get_num_threads() > 1
+    whole = columns - columns % CHUNK if is_shared else 0
+    if whole:
+        chunks = rows[:, :whole].view(n, -1, CHUNK).transpose(0, 1)
+        parts = out[:whole].view(-1, 1, CHUNK)
+        torch.bmm(weights.expand(len(chunks), 1, n), chunks, out=parts)
+    if whole < columns:
+        torch.mv(rows[:, whole:].T, weights, out=out[whole:])
+
+
 def combine(
     updates: Updates,
     function: ColumnFunction,
     *,
     parameters_are_checked: bool = False,
     of_buffers: ColumnFunction | None = None,
+    plus: Mapping[str, float] | None = None,
 ) -> Any:
     """Read a round and put the aggregated update together, in the caller's own kind.
 
@@ -215,10 +236,13 @@ def combine(
         Whether an earlier read has shown the parameters to be finite.
     of_buffers
         What to do with the columns of floating-point buffers, if that is something else.
+    plus
+        What references are multiplied by before they are added to the parameters, by name.
     """
-    result = Result(updates)
-    parameters = updates.of_kind(Kind.PARAMETER)
-    result.fill(updates.blocks(parameters, check=not parameters_are_checked), function)
+    result, added = Result(updates), plus or {}
+    parameters, check = updates.of_kind(Kind.PARAMETER), not parameters_are_checked
+    blocks = updates.blocks(parameters, check=check, references=list(added))
+    result.fill(blocks, function, list(added.values()))
     result.fill_buffers(updates, function if of_buffers is None else of_buffers)
     return result.finish()
 
@@ -268,8 +292,19 @@ class Result:
         for flat in self._flat.values():
             flat.zero_()
 
-    def fill(self, blocks: Iterable[Block], function: ColumnFunction) -> None:
+    def fill(
+        self, blocks: Iterable[Block], function: ColumnFunction, factors: Sequence[float] = ()
+    ) -> None:
         """Make parts of the result out of blocks.
+
+        Parameters
+        ----------
+        blocks
+            What to make them of.
+        function
+            What to do with the clients' columns.
+        factors
+            What the blocks' references are multiplied by before they are added.
 
         Raises
         ------
@@ -282,6 +317,8 @@ class Result:
             same = target.dtype == dtype
             wide = target if same else torch.empty_like(target, dtype=dtype)
             function(block.rows, wide)
+            for reference, factor in zip(block.references, factors, strict=True):
+                wide.add_(reference, alpha=factor)
             # A sum that is not finite may only be too large; `Updates.checked` finds out.
             if not self._updates.is_checked and not bool(torch.isfinite(wide.sum())):
                 raise NonFiniteError
@@ -357,10 +394,8 @@ def sampled(updates: Updates, columns: int = 65_536) -> Tensor:
         for start in range(0, layer.size, CHUNK):
             if chunk % every == 0:
                 stop = min(start + CHUNK, layer.size)
-                room = torch.empty(
-                    len(updates) * (stop - start), dtype=layer.compute_dtype, device=updates.device
-                )
-                read = updates.source.read(layer, start, stop, room)
+                buffer = room(len(updates), stop - start, layer.compute_dtype, updates.device)
+                read = updates.source.read(layer, start, stop, buffer)
                 parts.append(read.clone() if read.dtype == torch.float64 else read.double())
             chunk += 1
     return torch.cat(parts, dim=1)
@@ -421,15 +456,12 @@ def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Gen
     random
         Where the noise comes from. It is drawn on the CPU, so that devices agree.
     """
-    for values in updates.parameters_of(update).values():
-        drawn = torch.randn(values.shape, generator=random, dtype=torch.float32) * deviation
-        values.add_(drawn.to(values.device, values.dtype))
-
-
-def add_reference(update: Any, updates: Updates, name: str, factor: float) -> None:
-    """Add a multiple of one of the round's references to an aggregated update, in place."""
-    for layer, values in updates.parameters_of(update).items():
-        values.add_(updates.references[name][layer].to(values.device, values.dtype), alpha=factor)
+    space, layers = torch.empty(_AT_ONCE), {layer.name: layer for layer in updates.layers}
+    for name, values in updates.parameters_of(update).items():
+        wide = torch.promote_types(values.dtype, torch.float32)
+        for part in updates.source.flatten(layers[name], values).split(_AT_ONCE):
+            drawn = space[: len(part)].normal_(generator=random).to(wide).mul_(deviation)
+            part.add_(drawn.to(part.device, part.dtype))
 
 
 def near_median(n: int, keep: int) -> tuple[ColumnFunction, Callable[[Tensor], Tensor]]:

@@ -25,6 +25,7 @@ from fedimmune._inputs import (
     by_client,
     client_ids,
     global_tensors,
+    is_finite,
     is_model,
     kind_of,
     sample_counts,
@@ -40,7 +41,7 @@ from fedimmune._sources import (
     Source,
     StateSource,
     Watch,
-    shaped,
+    room,
 )
 from fedimmune.errors import InputError
 from fedimmune.io import load_mapped
@@ -76,12 +77,17 @@ _MORE_LAYERS = 100
 
 @dataclass(frozen=True)
 class Block:
-    """Columns ``start:stop`` of one layer, of all clients; not to be written to."""
+    """Columns ``start:stop`` of one layer, of all clients; not to be written to.
+
+    The same columns of `references` are beside the clients' rows, (columns,) each: to stack them
+    would copy the whole block.
+    """
 
     layer: Layer
     start: int
     stop: int
     rows: Rows
+    references: tuple[Tensor, ...] = ()
 
     @property
     def values(self) -> Tensor:
@@ -441,7 +447,7 @@ class Updates:
         stacked
             Whether the rows are wanted as one tensor, which may take a copy.
         references
-            Names of references whose rows follow the clients'; the rows are stacked then.
+            Names of references whose columns are wanted beside the clients'.
 
         Yields
         ------
@@ -451,29 +457,24 @@ class Updates:
         buffers: dict[torch.dtype, Tensor] = {}
         read = self.source.read if stacked else self.source.rows
         for layer in layers:
-            width = min(self.columns, layer.size)
+            width, device, dtype = min(self.columns, layer.size), self.device, layer.compute_dtype
             chosen = [self.references[name][layer.name] for name in references]
             others = [self.source.flatten(layer, tensor) for tensor in chosen]
             for start in range(0, layer.size, width or 1):
                 stop = min(start + width, layer.size)
-                buffer = self._buffer(layer, buffers, len(self) + len(others))
-                if others:
-                    block = self.source.read(layer, start, stop, buffer)
-                    rows: Rows = _joined(block, [other[start:stop] for other in others], buffer)
-                else:
-                    rows = read(layer, start, stop, buffer)
+                rows = read(layer, start, stop, self._buffer(layer, buffers))
                 if check and not self.is_checked and _doubtful(rows):
                     raise NonFiniteError
-                yield Block(layer, start, stop, rows)
+                beside = tuple(other[start:stop].to(device, dtype) for other in others)
+                yield Block(layer, start, stop, rows, beside)
                 if self.on_read is not None:
                     self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
 
-    def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor], rows: int) -> Tensor:
+    def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor]) -> Tensor:
         dtype = layer.compute_dtype
         if dtype not in buffers:
             widest = max(other.size for other in self.layers if other.compute_dtype == dtype)
-            values = rows * min(self.columns, widest)
-            buffers[dtype] = torch.empty(values, dtype=dtype, device=self.device)
+            buffers[dtype] = room(len(self), min(self.columns, widest), dtype, self.device)
         return buffers[dtype]
 
     def state(self, client: ClientId) -> dict[str, Tensor]:
@@ -485,7 +486,7 @@ class Updates:
             if layer.kind is Kind.COUNTER:
                 flat = source.counters(layer)[0]
             else:
-                buffer = torch.empty(layer.size, dtype=layer.compute_dtype, device=self.device)
+                buffer = room(1, layer.size, layer.compute_dtype, self.device)
                 flat = source.read(layer, 0, layer.size, buffer)[0]
             found[layer.name] = source.unflatten(layer, flat).to(layer.dtype, copy=True)
         return found
@@ -513,7 +514,7 @@ class Updates:
 
     # ---------------------------------------------------------------- what is not a client's
 
-    def with_reference(self, name: str, update: Any) -> Updates:
+    def with_reference(self, name: str, update: Any, *, is_checked: bool = False) -> Updates:
         """Return the round with an update that is not a client's, to compare clients with.
 
         It is measured with the clients' updates, and never aggregated.
@@ -524,6 +525,8 @@ class Updates:
             What it is: one of `REFERENCES`.
         update
             A state dict of differences, or a vector if the clients' updates are vectors.
+        is_checked
+            Whether every value is known to be finite.
         """
         if name not in REFERENCES:
             raise InputError(f"there is no reference {name!r}; there are {', '.join(REFERENCES)}")
@@ -531,9 +534,9 @@ class Updates:
             update = {VECTOR_LAYER: as_float_tensor(update)}
         state, problem = state_tensors(update)
         wrong = problem or mismatch(state, self.layers)
-        if wrong is None:
+        if wrong is None and not is_checked:
             floats = [state[layer.name] for layer in self.of_kind(Kind.PARAMETER)]
-            if not all(bool(torch.isfinite(tensor).all()) for tensor in floats):
+            if not all(map(is_finite, floats)):
                 wrong = "holds NaN or infinite values"
         if wrong:
             raise InputError(f"{REFERENCES[name]} {wrong}")
@@ -614,17 +617,6 @@ class Updates:
         if not self.kind.has_layers:
             reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
         return replace(self.reject(reasons), is_checked=True)
-
-
-def _joined(block: Tensor, others: Sequence[Tensor], buffer: Tensor) -> Tensor:
-    """Put further rows after those of a block, in a buffer that the block may lie in already."""
-    n, columns = block.shape
-    joined = shaped(buffer, n + len(others), columns)
-    if block.data_ptr() != joined.data_ptr():
-        joined[:n].copy_(block)
-    for row, other in zip(joined[n:], others, strict=True):
-        row.copy_(other)
-    return joined
 
 
 def _doubtful(rows: Rows) -> list[int]:

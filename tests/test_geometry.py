@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune import Updates, measure, rules
-from tests.rounds import SHAPES, as_states, matrices
+from tests.rounds import COLUMNS, SHAPES, as_states, in_blocks, matrices
 
 
 @given(matrix=matrices())
@@ -98,3 +98,76 @@ def test_squares_beyond_float64_are_rejected_by_name() -> None:
     answer = rules.get("krum").aggregate(matrix)
     assert dict(answer.rejected) == {2: "its values are too large to be measured"}
     assert np.array_equal(answer.update, rules.get("krum")(np.delete(matrix, 2, axis=0)))
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 5000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_references_are_measured_beside_the_clients(size: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(size)
+    rows = torch.randn(8, size, generator=random, dtype=torch.float64).to(dtype)
+    clients, anchor, model = Updates.of(rows[:6]), rows[6], rows[7].double()
+    updates = clients.with_reference("anchor", anchor).with_reference("model", model)
+    found = measure(updates, ["anchor", "model"])
+    wide = rows.double()
+    grams = found.grams("anchor", "model")[0]
+    torch.testing.assert_close(grams, wide @ wide.T, rtol=1e-6, atol=1e-5 * size**0.5)
+    assert torch.equal(found.gram(), measure(clients).gram()), "they change nothing of the clients"
+    for columns in (512, 1024, 2048):
+        parts = measure(in_blocks(updates, columns), ["anchor", "model"])
+        assert torch.equal(parts.about_center, found.about_center)
+
+
+def test_a_reference_in_a_large_common_part_does_not_cancel() -> None:
+    random = torch.Generator().manual_seed(5)
+    rows = 1e3 * torch.randn(3001, generator=random) + 1e-2 * torch.randn(7, 3001, generator=random)
+    updates = Updates.of(rows[:6]).with_anchor(rows[6])
+    exact = (rows[:6].double() - rows[6].double()).square().sum(1)
+    found = measure(updates, ["anchor"]).squared_distances_to("anchor")
+    torch.testing.assert_close(found, exact, rtol=1e-9, atol=0)
+    parts = measure(in_blocks(updates, 512), ["anchor"]).squared_distances_to("anchor")
+    assert torch.equal(parts, found)
+
+
+def test_no_block_is_copied_for_a_reference() -> None:
+    matrix = torch.randn(5, 2000)
+    updates = in_blocks(Updates.of(matrix).with_anchor(torch.ones(2000)), 512)
+    for block in updates.blocks(updates.layers, check=True, stacked=True, references=["anchor"]):
+        assert block.values.data_ptr() == matrix[0, block.start :].data_ptr()
+        assert torch.equal(block.references[0], torch.ones(block.stop - block.start))
+
+
+@given(matrix=matrices(least=3), columns=st.sampled_from([36, 600, 1501]))
+def test_without_pairs_lengths_and_references_are_the_same(matrix: Tensor, columns: int) -> None:
+    wide = matrix.repeat(1, -(-columns // COLUMNS))[:, :columns]
+    updates = Updates.of(wide[:-1]).with_anchor(wide[-1])
+    whole, found = (measure(updates, ["anchor"], pairs=pairs) for pairs in (True, False))
+    torch.testing.assert_close(found.norms(), whole.norms(), rtol=1e-12, atol=0)
+    one, other = found.reference("anchor"), whole.reference("anchor")
+    assert torch.equal(one.products, other.products)
+    assert torch.equal(one.square, other.square)
+    distances = found.squared_distances_to("anchor")
+    torch.testing.assert_close(distances, whole.squared_distances_to("anchor"))
+    apart = ~torch.eye(len(updates), dtype=torch.bool)
+    assert bool(found.gram()[apart].isnan().all()), "what was not measured cannot be used unnoticed"
+    parts = measure(in_blocks(updates, 512), ["anchor"], pairs=False)
+    assert torch.equal(parts.norms(), found.norms())
+
+
+def test_without_pairs_what_cancels_is_measured_with_them() -> None:
+    random = torch.Generator().manual_seed(6)
+    rows = 1e3 * torch.randn(2001, generator=random) + 1e-2 * torch.randn(6, 2001, generator=random)
+    updates = Updates.of(rows[:5]).with_anchor(rows[5])
+    found = measure(updates, ["anchor"], pairs=False).squared_distances_to("anchor")
+    assert torch.equal(found, measure(updates, ["anchor"]).squared_distances_to("anchor"))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize("rule", ["norm-bound", "fltrust", "monna", "centered-clipping"])
+def test_without_pairs_nobody_slips_through(rule: str, bad: float) -> None:
+    matrix = np.random.default_rng(0).standard_normal((6, 700))
+    matrix[2, 600] = bad
+    updates = Updates.of(matrix).with_anchor(matrix[0])
+    answer = rules.get(rule).aggregate(updates)
+    assert list(answer.rejected) == [2]
+    rest = Updates.of(np.delete(matrix, 2, axis=0)).with_anchor(matrix[0])
+    assert np.array_equal(answer.update, rules.get(rule).aggregate(rest).update)

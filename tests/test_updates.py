@@ -282,3 +282,14 @@ def test_one_odd_client_does_not_decide_what_the_others_sent() -> None:
 def test_an_anchor_may_be_a_list() -> None:
     lists = as_lists(ndarrays())
     assert Updates.of(lists).with_anchor(lists[0]).references["anchor"]
+
+
+def test_references_have_to_be_finite_and_may_be_large() -> None:
+    updates = Updates.of(torch.ones(3, 4))
+    large = torch.tensor([3e38, 3e38, -3e38, 1.0])  # their sum is beyond float32
+    assert torch.equal(updates.with_anchor(large).references["anchor"]["update"], large)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        with pytest.raises(InputError, match="holds NaN or infinite values"):
+            updates.with_anchor(torch.tensor([1.0, bad, 0.0, 1.0]))
+    with pytest.raises(InputError, match="holds NaN or infinite values"):
+        updates.with_anchor(torch.tensor([torch.inf, -torch.inf, 0.0, 1.0]))

@@ -24,7 +24,6 @@ from fedimmune.io import read_described, write_described
 from fedimmune.kernels import (
     ColumnFunction,
     add_noise,
-    add_reference,
     combine,
     nothing,
     survival,
@@ -577,9 +576,8 @@ class WeightRule(Rule):
             parameters_are_checked=reads,
             # Statistics are averaged: to shorten a step says nothing about them.
             of_buffers=weighted_sum(found.weight[counts]),
+            plus={"memory": found.memory} if found.memory else None,
         )
-        if found.memory:
-            add_reference(update, updates, "memory", found.memory)
         if found.noise > 0:
             add_noise(update, updates, found.noise, self._random(updates))
         answer = self._answer(updates, update, found)
@@ -607,6 +605,14 @@ class GeometryRule(WeightRule):
     weighing_reads = True
 
     @property
+    def compares_clients(self) -> bool:
+        """Whether the rule looks at inner products of clients with each other.
+
+        If not, it is spared them: only lengths, and what references make of clients, are measured.
+        """
+        return True
+
+    @property
     def reads_values(self) -> bool:
         """Whether the rule, as it was made, looks at more than inner products, in `weigh`."""
         return False
@@ -617,7 +623,13 @@ class GeometryRule(WeightRule):
 
     def measure(self, updates: Updates) -> Geometry:
         """Measure what the rule looks at. By default the updates and what the rule `needs`."""
-        return measure(updates, sorted(self.needs & updates.references.keys()))
+        return measure(
+            updates, sorted(self.needs & updates.references.keys()), pairs=self._takes_pairs
+        )
+
+    @property
+    def _takes_pairs(self) -> bool:
+        return self.compares_clients or bool(self.preaggregators)  # whose rows are mixed
 
     def weigh(self, updates: Updates) -> ClientWeights:
         return self.weigh_geometry(self.measure(updates))

@@ -72,16 +72,22 @@ class CenteredClipping(Remembering, GeometryRule):
     def withstands(self, n: int) -> int:
         return (n - 1) // 2
 
+    @property
+    def compares_clients(self) -> bool:
+        return self.iterations > 1
+
     def measure(self, updates: Updates) -> Geometry:
-        return measure(updates, ["memory"] if "memory" in updates.references else [])
+        references = ["memory"] if "memory" in updates.references else []
+        return measure(updates, references, pairs=self._takes_pairs)
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
         # Everything is seen from the v that the round begins with: moved, it is Σ aᵢ(xᵢ − v).
         begins = "memory" in geometry.references
         gram = geometry.seen_from("memory") if begins else geometry.gram()
-        a = distances = torch.zeros(n, dtype=torch.float64)
-        for _ in range(self.iterations):
+        distances = gram.diagonal().clamp(min=0).sqrt()
+        a = shortening(distances, self.tau, self.times) / n
+        for _ in range(self.iterations - 1):
             to_v = gram @ a
             distances = (gram.diagonal() - 2 * to_v + a @ to_v).clamp(min=0).sqrt()
             step = shortening(distances, self.tau, self.times) / n
@@ -92,7 +98,7 @@ class CenteredClipping(Remembering, GeometryRule):
     def _attempt(self, updates: Updates) -> Aggregation:
         answer = super()._attempt(self._with_memory(updates))
         found = updates.parameters_of(answer.update)
-        self.memory = {name: values.detach().cpu().clone() for name, values in found.items()}
+        self.memory = {name: _kept(self.memory.get(name), new) for name, new in found.items()}
         return answer
 
     def _with_memory(self, updates: Updates) -> Updates:
@@ -100,12 +106,19 @@ class CenteredClipping(Remembering, GeometryRule):
             return updates
         others = updates.of_kind(Kind.BUFFER, Kind.COUNTER)
         zeros = {layer.name: torch.zeros(layer.shape, dtype=layer.dtype) for layer in others}
-        return updates.with_reference("memory", {**zeros, **self.memory})
+        return updates.with_reference("memory", {**zeros, **self.memory}, is_checked=True)
 
     def remembered(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return dict(self.memory), {}
+        return {name: values.clone() for name, values in self.memory.items()}, {}
 
     def recall(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         if not tensors:
             raise InputError("it holds no result")
-        self.memory = dict(tensors)
+        self.memory = {name: values.clone() for name, values in tensors.items()}
+
+
+def _kept(old: Tensor | None, new: Tensor) -> Tensor:
+    """Copy a result, over the old one if that is alike: new memory costs more than the copy."""
+    if old is not None and (old.dtype, old.shape) == (new.dtype, new.shape):
+        return old.copy_(new)
+    return new.detach().cpu().clone()

@@ -37,6 +37,7 @@ class FLTrust(GeometryRule):
     is_translation_equivariant = False
     weights_make_result = False
     bounds_lengths = True
+    compares_clients = False
 
     def withstands(self, n: int) -> int:
         return n

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedimmune._inputs import savable_ids
 from fedimmune._layers import FLOATS, Kind, Layer
-from fedimmune._sources import Source
+from fedimmune._sources import Source, room, shaped
 from fedimmune.errors import InputError
 from fedimmune.io import read_described, write_described
 from fedimmune.rules.base import Rule
@@ -99,10 +99,8 @@ class History:
         source = self.added_to(updates)
         fresh: dict[ClientId, dict[str, Tensor]] = {client: {} for client in updates.clients}
         for layer in layers:
-            room = torch.empty(
-                len(updates) * layer.size, dtype=layer.compute_dtype, device=source.device
-            )
-            rows = source.read(layer, 0, layer.size, room)
+            buffer = room(len(updates), layer.size, layer.compute_dtype, source.device)
+            rows = source.read(layer, 0, layer.size, buffer)
             for client, row in zip(updates.clients, rows, strict=True):
                 fresh[client][layer.name] = source.unflatten(layer, row.clone())
         return History({**self.sums, **fresh})
@@ -161,7 +159,10 @@ class _WithPast(Source):
         return self._source.device
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
-        block = self._source.read(layer, start, stop, buffer).clone()
+        read = self._source.read(layer, start, stop, buffer)
+        block = shaped(buffer, *read.shape)
+        if read.data_ptr() != block.data_ptr():
+            block.copy_(read)
         for row, past in zip(block, self._past, strict=True):
             if layer.name in past:
                 row.add_(self.flatten(layer, past[layer.name])[start:stop].to(row.device))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedimmune._layers import Kind, Layer
-from fedimmune._sources import Rows
+from fedimmune._sources import Rows, room
 from fedimmune.aggregation import Aggregation
 from fedimmune.geometry import measure
 from fedimmune.kernels import ColumnFunction, Result, weighted_sum
@@ -98,8 +98,8 @@ class LASA(Rule):
         """Return who is usual in a layer, (n,). One client is read at a time."""
         lengths, purities = torch.zeros(len(updates)).double(), torch.zeros(len(updates)).double()
         for row, client in enumerate(updates.clients):
-            room = torch.empty(layer.size, dtype=layer.compute_dtype, device=updates.device)
-            values = updates.only([client]).source.read(layer, 0, layer.size, room)[0].double()
+            buffer = room(1, layer.size, layer.compute_dtype, updates.device)
+            values = updates.only([client]).source.read(layer, 0, layer.size, buffer)[0].double()
             values = values[values.abs() >= float(least[row])]
             lengths[row] = factors[row] * values.norm().cpu()
             signs = values.sign()

@@ -35,6 +35,7 @@ class MoNNA(WithAttackers, GeometryRule):
     paper = "Farhadkhani et al., ICML 2023"
     needs = frozenset({"anchor"})
     unweighted_means = Verdict.UNUSED
+    compares_clients = False
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n, distances = len(geometry), geometry.squared_distances_to("anchor").sqrt()

@@ -47,6 +47,7 @@ class NormBound(GeometryRule):
     is_translation_equivariant = False
     weights_make_result = False
     bounds_lengths = True
+    compares_clients = False
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedimmune._layers import Kind, Layer
-from fedimmune._sources import Source, shaped
+from fedimmune._sources import Source, room, shaped
 from fedimmune.errors import ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.registry import Configurable, Registry
@@ -376,8 +376,8 @@ class _MixedSource(Source):
 
     def read(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Tensor:
         n = self._mixing.matrix.shape[1]
-        room = torch.empty(n * (stop - start), dtype=buffer.dtype, device=buffer.device)
-        values = self._source.read(layer, start, stop, room)
+        own = room(n, stop - start, buffer.dtype, buffer.device)
+        values = self._source.read(layer, start, stop, own)
         # Statistics are not steps: they are averaged, and never shortened.
         kind = self._mixing.matrix if layer.kind is Kind.PARAMETER else self._mixing.shares
         matrix = kind[self._rows].to(values.device, values.dtype)

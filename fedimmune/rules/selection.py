@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedimmune._layers import Kind
+from fedimmune._sources import room
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights
 from fedimmune.updates import Updates
@@ -83,8 +84,8 @@ def cutoffs(updates: Updates, share: float) -> Tensor:
     for client in updates.clients:
         source, parts = updates.only([client]).source, []
         for layer in layers:
-            room = torch.empty(layer.size, dtype=layer.compute_dtype, device=updates.device)
-            parts.append(source.read(layer, 0, layer.size, room)[0].abs().double())
+            buffer = room(1, layer.size, layer.compute_dtype, updates.device)
+            parts.append(source.read(layer, 0, layer.size, buffer)[0].abs().double())
         sizes = torch.cat(parts)
         smaller = sizes.kthvalue(few - 1).values if few > 1 else sizes.new_zeros(())
         found.append((sizes.kthvalue(few).values + smaller) / 2)

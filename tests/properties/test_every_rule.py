@@ -190,11 +190,11 @@ def test_models_and_a_global_model_are_differences(name: str, matrix: Tensor) ->
 
 @every_rule
 @pytest.mark.parametrize("source", ["matrix", "states"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_block_size_is_of_no_influence_on_any_bit(
     name: str, source: str, dtype: torch.dtype
 ) -> None:
-    matrix = torch.from_numpy(np.random.default_rng(2).standard_normal((7, 5000))).to(dtype)
+    matrix = torch.from_numpy(np.random.default_rng(2).standard_normal((7, 5001))).to(dtype)
     updates = Updates.of(matrix if source == "matrix" else list(matrix))
     rule = rule_for(name, range(7))
     whole = rule.aggregate(updates)

@@ -282,6 +282,24 @@ def test_weak_privacy_is_noise_on_the_mean_drawn_anew_each_round() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_noise_reaches_every_value(dtype: torch.dtype, form: torch.memory_format) -> None:
+    # More values than are drawn at a time, in whatever order they lie in memory.
+    layers = {
+        "w": torch.ones(64, 16, 9, 9).to(dtype, memory_format=form),
+        "b": torch.ones(5).to(dtype),
+    }
+    noisy = rules.get("norm-bound", bound=1e6, noise=0.5).aggregate([layers] * 3).update
+    for name, layer in layers.items():
+        noise = noisy[name].double() - layer.double()
+        assert noise.count_nonzero() > 0.99 * noise.numel()
+    assert float((noisy["w"].double() - 1).std()) == pytest.approx(0.5, rel=0.02)
+    assert len(noisy["w"].unique()) > 1000, "no draw is used twice"
+    huge = rules.get("norm-bound", bound=1e300, noise=1e100).aggregate(torch.ones(3, 9).double())
+    assert bool(torch.isfinite(huge.update).all())
+
+
 def clipped(x: Vector, v: Vector, tau: float | str, times: float, iterations: int) -> Vector:
     for _ in range(iterations):
         lengths = [distance(row, v) for row in x]
@@ -341,6 +359,24 @@ def test_a_round_that_fails_moves_nothing() -> None:
     with pytest.raises(NotEnoughClientsError):
         rule.aggregate(torch.full((5, 5), torch.nan))
     assert rule.memory == before  # type: ignore[attr-defined]
+
+
+def test_what_centered_clipping_remembers_is_its_own(tmp_path: Path) -> None:
+    """It is written over every round: nothing that was given away may be a part of it."""
+    rows = torch.randn(5, 2, 40, generator=torch.Generator().manual_seed(2)).transpose(0, 1)
+    rule, twin = rules.get("centered-clipping"), rules.get("centered-clipping")
+    first = rule.aggregate(rows[0])
+    kept, (known, _) = first.update.clone(), rule.remembered()  # type: ignore[attr-defined]
+    given_ = {name: values.clone() for name, values in known.items()}
+    twin.recall(given_, {})  # type: ignore[attr-defined]
+    second = rule.aggregate(rows[1]).update
+    assert torch.equal(twin.aggregate(rows[1]).update, second)
+    for lasting in (first.update, known["update"], given_["update"]):
+        assert torch.equal(lasting, kept)
+    second.zero_()
+    rule.save(tmp_path / "memory")
+    twin.save(tmp_path / "same")
+    assert (tmp_path / "memory").read_bytes() == (tmp_path / "same").read_bytes()
 
 
 def test_buckets_may_come_before_centered_clipping() -> None:
