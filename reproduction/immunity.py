@@ -60,7 +60,7 @@ _EVALUATE_EXAMPLES = examples(
     "python -m reproduction immunity evaluate --task mnist --defense without-mnist.defense "
     "--attacks none,backdoor,sign-flip,label-flip",
 )
-EPOCHS = 30
+EPOCHS = 40
 _HELD_OUT = 10
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -146,6 +146,10 @@ def _train(
             metavar="FIELD=VALUE",
             help="Learn from no recording of this dataset=…, family=… or attack=…. Repeatable.",
         ),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="A universal defense to start from."),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = EPOCHS,
     seed: Annotated[int, typer.Option(min=0, help="Of the training.")] = 1,
