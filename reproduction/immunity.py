@@ -176,7 +176,10 @@ def _train(
             highlight=False,
         )
 
-    defense = adaptive.train(recordings, form="universal", epochs=epochs, seed=seed, on_epoch=tell)
+    parent = None if start is None else Defense.load(start)
+    defense = adaptive.train(
+        recordings, form="universal", start=parent, epochs=epochs, seed=seed, on_epoch=tell
+    )
     # A replay of so many models would be larger than everything else in the package.
     light = Defense(defense.form, defense.about, kinds=defense.kinds, curve=defense.curve)
     light.save(output)
