@@ -225,6 +225,8 @@ class DefenseAbout(BaseModel):
     def describe(self) -> list[tuple[str, str]]:
         """Return all there is to know, as names and values; unknown fields come last."""
         anchored = "yes" if self.settings.get("anchor") else "no"
+        if self.form == "universal":
+            anchored = "if there is one"
         facts = [
             (
                 "made for",
