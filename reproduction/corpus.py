@@ -582,14 +582,18 @@ class _Maker:
         self._folder, self._place = folder, place
 
     def do(self, draft: Draft) -> str | None:
+        log = logging.getLogger("fedimmune")
+        usual = log.level
+        log.setLevel(logging.ERROR)  # clients without data are meant
         try:
             make(draft, self._place).save(self._folder / draft.file_name)
         except (FedimmuneError, RuntimeError, ValueError) as error:
             return " ".join(str(error).split())[:200] or type(error).__name__
+        finally:
+            log.setLevel(usual)
         return None
 
 
 def _maker(folder: Path, place: Path) -> _Maker:
     torch.set_num_threads(1)
-    logging.getLogger("fedimmune").setLevel(logging.ERROR)  # clients without data are meant
     return _Maker(folder, place)
