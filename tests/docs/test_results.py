@@ -63,7 +63,7 @@ def test_patterns_side_by_side() -> None:
             assert cell.strip("*") == mean_of(own, "asr", task=name, rule=rule)
 
 
-OWN_COMMANDS = {"paper-form.md", "grid.md", "byzfl.md"}
+OWN_COMMANDS = {"paper-form.md", "grid.md", "byzfl.md", "immunity.md"}
 """Pages that are not an experiment of the paper's."""
 
 
