@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedimmune import attacks, tasks
 from fedimmune.adaptive.defense import Defense
-from fedimmune.demo import RULES, Demo
+from fedimmune.demo import RULES, SHIPPED, Demo
 from fedimmune.report import charts
 from fedimmune.runs.records import RoundRecord
 from fedimmune.simulation import run_folder
@@ -56,7 +56,7 @@ def main() -> None:
     demo = Demo(options.demo)
     demo.rehearse(lambda *_: None)
     demo.learn(lambda *_: None)
-    records = {rule: list(demo.play(rule)) for rule in RULES}
+    records = {rule: list(demo.play(rule)) for rule in RULES if rule != SHIPPED}
     draw_story(records, options.output / "story.png")
     draw_pattern(options.output / "pattern.png")
     draw_round(demo, records["adaptive"][_ROUND - 1], options.output / "round.png")

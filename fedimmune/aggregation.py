@@ -66,6 +66,12 @@ class Aggregation:
         Why clients were turned away before any rule saw them, by id.
     clients
         What became of each client, rejected ones last.
+    defense
+        Which defense a learned rule used; empty for any other rule.
+    skipped
+        Why the model is to stay as it is: the update is 0 throughout. Empty if it moves.
+    remarks
+        What the rule says of the round as a whole.
     """
 
     rule: str
@@ -74,6 +80,9 @@ class Aggregation:
     scores: Mapping[ClientId, float] | None
     rejected: Mapping[ClientId, str]
     clients: tuple[ClientResult, ...]
+    defense: str = ""
+    skipped: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> dict[ClientId, Verdict]:
@@ -89,12 +98,14 @@ class Aggregation:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the round as a whole; empty for fewer than three valid clients.
+        """What is odd about the round as a whole: in the rule's own words, if it has any.
 
-        Either most of the valid clients are suspected, or one of them has more than half of the
-        weight. The latter is not said of rules such as Krum, which pick by design: under them
-        clients are *unused*.
+        Otherwise, of three valid clients or more, that most are suspected, or that one has more
+        than half of the weight. The latter is not said of rules such as Krum, which pick by design:
+        under them clients are *unused*.
         """
+        if self.skipped or self.remarks:
+            return (*([self.skipped] if self.skipped else ()), *self.remarks)
         valid = [one for one in self.clients if one.verdict is not Verdict.REJECTED]
         if len(valid) < _FEW:
             return ()
@@ -142,6 +153,8 @@ class Aggregation:
         """
         return {
             "rule": self.rule,
+            "defense": self.defense or None,
+            "skipped": self.skipped or None,
             "warnings": list(self.warnings),
             "clients": [
                 {**one.to_json(), "notice": str(one.notice(self.rule))} for one in self.clients
@@ -160,7 +173,7 @@ class Aggregation:
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=f"{self.rule}: {_tally(self.clients)}", title_justify="left")
+        table = Table(title=f"{self._by}: {_tally(self.clients)}", title_justify="left")
         table.add_column("client", overflow="fold")
         if self.weights is not None:
             table.add_column("weight", justify="right")
@@ -168,6 +181,9 @@ class Aggregation:
             table.add_column("", min_width=10)
         if self.scores is not None and not narrow:
             table.add_column("score", justify="right")
+        has_probabilities = any(one.probability is not None for one in self.clients)
+        if has_probabilities:
+            table.add_column("P(attack)", justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
         table.add_column("reason", overflow="fold")
         largest = max((w for w in (self.weights or {}).values()), default=0) or 1
@@ -180,12 +196,19 @@ class Aggregation:
                 cells.append(Text("█" * round(10 * (one.weight or 0) / largest), style=style))
             if self.scores is not None and not narrow:
                 cells.append(Text("–" if one.score is None else f"{one.score:.4g}"))
+            if has_probabilities:
+                likely = "–" if one.probability is None else f"{one.probability:.1%}"
+                cells.append(Text(likely))
             cells += [Text(one.verdict, style=style), Text(printable(one.reason))]
             table.add_row(*cells)
         return table
 
+    @property
+    def _by(self) -> str:
+        return f"{self.rule}, {self.defense}" if self.defense else self.rule
+
     def __repr__(self) -> str:
-        lines = [f"Aggregation({self.rule}: {_tally(self.clients)})"]
+        lines = [f"Aggregation({self._by}: {_tally(self.clients)})"]
         for one in self.clients[:_REPR_CLIENTS]:
             weight = "" if one.weight is None else f" {one.weight:.4f}"
             reason = f" ({printable(one.reason)})" if one.reason else ""
@@ -276,6 +299,8 @@ def aggregate_safely(
     if not all(0 <= (one.weight or 0.0) <= LARGEST_SHARE for one in aggregation.clients):
         problem = f"{rule.name} gave weights that are not shares from 0 to 1"
         return Outcome(error=problem, rejected=aggregation.rejected)
+    if aggregation.skipped:
+        return Outcome(aggregation=aggregation, error=aggregation.skipped)
     if not all(_is_finite(tensor) for tensor in moved.values()):
         problem = f"{rule.name} gave a model with values that are not finite"
         return Outcome(aggregation=aggregation, error=problem)

@@ -76,6 +76,8 @@ class Geometry:
         The center's inner product with itself, (layers,). All zero if the center is the origin.
     references
         Names of the rows that follow the clients'.
+    shapes
+        Of the layers, in their order; empty if they are not known.
     """
 
     clients: tuple[ClientId, ...]
@@ -84,6 +86,7 @@ class Geometry:
     with_center: Tensor
     of_center: Tensor
     references: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def from_grams(
@@ -93,6 +96,7 @@ class Geometry:
         *,
         layers: Sequence[str] | None = None,
         references: Sequence[str] = (),
+        shapes: Sequence[Sequence[int]] = (),
     ) -> Geometry:
         """Take inner products that were measured elsewhere.
 
@@ -107,6 +111,8 @@ class Geometry:
             Names of the layers; by default "0", "1", "2", …
         references
             Names of the rows that follow the clients'.
+        shapes
+            Of the layers, in order, for a rule that asks what layers are; by default not known.
 
         Raises
         ------
@@ -127,6 +133,8 @@ class Geometry:
         names = [str(each) for each in range(len(found))] if layers is None else layers
         if len(names) != len(found):
             raise InputError(f"{len(names)} layer names for {len(found)} Gram matrices")
+        if len(shapes) not in (0, len(found)):
+            raise InputError(f"{len(shapes)} shapes of layers for {len(found)} Gram matrices")
         ids = client_ids(clients, found.shape[1] - len(references))
         return cls(
             tuple(ids),
@@ -135,6 +143,7 @@ class Geometry:
             found.new_zeros(found.shape[:2]),
             found.new_zeros(len(found)),
             tuple(references),
+            tuple(tuple(shape) for shape in shapes),
         )
 
     def __len__(self) -> int:
@@ -150,6 +159,7 @@ class Geometry:
             about_center=self.about_center[rows],
             with_center=self.with_center[rows],
             of_center=self.of_center[rows],
+            shapes=tuple(self.shapes[row] for row in rows) if self.shapes else (),
         )
 
     def only(self, rows: Sequence[int]) -> Geometry:
@@ -322,7 +332,8 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
         about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
     names = tuple(layer.name for layer in layers)
     found = about_center, with_center, of_center
-    return Geometry(updates.clients, names, *found, tuple(references))
+    shapes = tuple(layer.shape for layer in layers)
+    return Geometry(updates.clients, names, *found, tuple(references), shapes)
 
 
 def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "combine",
     "lower_median",
     "near_median",
+    "nothing",
     "num_threads",
     "sampled",
     "survival",
@@ -246,6 +247,13 @@ def combine(
     return result.finish()
 
 
+def nothing(updates: Updates) -> Any:
+    """Return an update that changes nothing, in the caller's own kind."""
+    result = Result(updates)
+    result.clear()
+    return result.finish()
+
+
 class Result:
     """Room for the aggregated update: a flat tensor a layer, or slices of one vector.
 
@@ -278,6 +286,11 @@ class Result:
     def columns(self, block: Block) -> Tensor:
         """Return the part of the result that a block makes, to be read or written."""
         return self._flat[block.layer.name][block.start : block.stop]
+
+    def clear(self) -> None:
+        """Set everything to 0."""
+        for flat in self._flat.values():
+            flat.zero_()
 
     def fill(
         self, blocks: Iterable[Block], function: ColumnFunction, factors: Sequence[float] = ()

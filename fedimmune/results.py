@@ -105,7 +105,8 @@ _SUSPICION = ("kind", "confidence", "since", "runner_up", "runner_up_confidence"
 class Notice(dict[str, Any]):
     """What a client is told about its own part in a round: JSON, and as text with `str`.
 
-    The keys are ``client``, ``verdict``, ``weight``, the fields of a `Suspicion` and ``text``.
+    The keys are ``client``, ``verdict``, ``weight``, ``probability``, the fields of a `Suspicion`
+    and ``text``.
     """
 
     def __str__(self) -> str:
@@ -132,6 +133,9 @@ class ClientResult:
         What it looks like, to a rule that knows kinds of attack.
     is_attacker
         The truth, which a simulation knows; None if nobody does, as in a real federation.
+    probability
+        That it attacks, 0 to 1, to a rule whose scores are calibrated; None to any other, and if
+        the rule did not judge it by what it has learned.
     """
 
     client: Any
@@ -141,6 +145,7 @@ class ClientResult:
     reason: str = ""
     suspicion: Suspicion | None = None
     is_attacker: bool | None = None
+    probability: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON, as in a run's ``rounds.jsonl``.
@@ -153,6 +158,7 @@ class ClientResult:
             "verdict": str(self.verdict),
             "weight": self.weight,
             "score": self.score,
+            "probability": self.probability,
             "reason": self.reason or None,
             **self._suspicion_fields(),
         }
@@ -191,6 +197,7 @@ class ClientResult:
             _text(value, "reason") or "",
             _suspicion_in(value),
             _checked(value, "is_attacker", bool, "true or false"),
+            _number(value, "probability", 0, LARGEST_SHARE),
         )
 
     def notice(self, rule: str = "") -> Notice:
@@ -210,8 +217,14 @@ class ClientResult:
             verdict=str(self.verdict),
             **self._suspicion_fields(),
             weight=self.weight,
+            probability=self._told_probability,
             text=self._words(self.reason or rule),
         )
+
+    @property
+    def _told_probability(self) -> float | None:
+        """In whole percent: an attacker who is told more could feel its way to what passes."""
+        return None if self.probability is None else round(self.probability, 2)
 
     def _suspicion_fields(self) -> dict[str, Any]:
         return {name: getattr(self.suspicion, name, None) for name in _SUSPICION}
@@ -219,7 +232,8 @@ class ClientResult:
     def _words(self, reason: str) -> str:
         match self.verdict:
             case Verdict.TRUSTED:
-                return "Your update is part of the new model."
+                said = f": {self.reason}" if self.reason else ""
+                return f"Your update is part of the new model{said}."
             case Verdict.REDUCED:
                 return (
                     f"Your update is part of the new model, but counts for little: {reason}. This "
@@ -240,6 +254,8 @@ class ClientResult:
         taken = "Your update was taken for an attack" + (
             " and not used" if self.weight == 0 else ""
         )
+        if self.probability is not None:
+            taken += f" ({self._told_probability:.0%} likely)"
         if self.suspicion is None:
             return f"{taken}: {reason}. If you mean no harm, {CHECK_ANYTHING}."
         since = self.suspicion.since
@@ -248,7 +264,10 @@ class ClientResult:
         return f"{taken}{when}. It {self.suspicion}. If you mean no harm, {check}."
 
 
-_KEYS = ("client", "is_attacker", "verdict", "weight", "score", "reason", *_SUSPICION)
+_KEYS = (
+    *("client", "is_attacker", "verdict", "weight", "score", "probability", "reason"),
+    *_SUSPICION,
+)
 
 
 def _suspicion_in(value: Mapping[str, object]) -> Suspicion | None:

@@ -29,7 +29,8 @@ from reproduction.figures import Chart, save
 from reproduction.rows import as_csv
 from reproduction.tables import markdown_table
 
-__all__ = ["Entry", "byzfl", "figures", "grid", "main", "most_attackers", "thesis", "worst"]
+__all__ = ["Entry", "byzfl", "figures", "grid", "main", "most_attackers", "play", "thesis"]
+__all__ += ["worst"]
 
 _CLIENTS, _ATTACKERS = 10, 4
 _ORACLE = "oracle"
@@ -195,7 +196,7 @@ def _play(scenario: Scenario, runs: Path, data: Path | None) -> str:
     return run_folder(scenario, runs).path.name
 
 
-def _play_all(entries: Sequence[Entry], runs: Path, data: Path | None, workers: int) -> None:
+def play(entries: Sequence[Entry], runs: Path, data: Path | None, workers: int) -> None:
     """Play what is not finished; one run that fails does not end the others."""
     left = [one for one in entries if not run_folder(one.scenario, runs).is_finished]
     typer.echo(f"{len(entries)} runs, {len(entries) - len(left)} of them finished before", err=True)
@@ -211,13 +212,20 @@ def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
     """Return one row per finished run: ACC and ASR after the last round, and the harm done.
 
     ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
-    whichever is more; 0 if neither.
+    whichever is more; 0 if neither. ``accused`` and ``reduced`` are the shares of honest clients'
+    rounds that were suspected, or had less weight than half of an equal share.
     """
     where = {run_folder(one.scenario, runs).path: one for one in entries}
     there = {path: one for path, one in where.items() if (path / "rounds.jsonl").exists()}
     if not there:
         raise InputError(f"{runs} has no run of this benchmark yet")
-    found = load_runs(there).figures
+    results = load_runs(there)
+    found, clients = results.figures, results.clients
+    honest = clients[~clients["is_attacker"].fillna(True).astype(bool)]
+    judged = {
+        name: (honest["verdict"] == verdict).groupby(honest["run"]).mean()
+        for name, verdict in (("accused", "suspected"), ("reduced", "reduced"))
+    }
     about = {path.name: one for path, one in there.items()}
     frame = pd.DataFrame(
         {
@@ -225,6 +233,7 @@ def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
             "attack": [about[run].column for run in found["run"]],
             **{name: found[name] for name in ("attackers", "seed", "accuracy", "asr")},
             "weight": found["attacker_weight"],
+            **{name: found["run"].map(share) for name, share in judged.items()},
             "rounds": found["played"].astype(int),
         }
     )
@@ -374,7 +383,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         entries = list(_entries(given))
         runs = given.folder / "runs"
         if not given.no_run:
-            _play_all(entries, runs, given.data, given.workers)
+            play(entries, runs, given.data, given.workers)
         frame = figures(entries, runs)
     except FedimmuneError as error:
         raise SystemExit(f"error: {error}") from None

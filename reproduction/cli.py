@@ -53,15 +53,27 @@ class _Stop(BaseException):
         self.number = number
 
 
-def main() -> None:
-    """Run the command; an error is one line on standard error and exit code 1 or 2."""
+def main(
+    program: typer.Typer = app,
+    name: str = "python -m reproduction",
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Run the command; an error is one line on standard error and exit code 1 or 2.
+
+    Parameters
+    ----------
+    program, name
+        Another command that is to end like this one, and how it is called.
+    arguments
+        By default those of the process.
+    """
     before = {
         number: signal.signal(number, _stop)
         for number in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        app(prog_name="python -m reproduction")
+        program(arguments, prog_name=name)
     except FedimmuneError as error:
         _fail(str(error), 2 if isinstance(error, ParameterError) else 1)
     except OSError as error:

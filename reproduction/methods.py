@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from fedimmune.errors import ParameterError
 
-__all__ = ["ABLATIONS", "LEARNED", "METHODS", "ORACLE", "PAPER_FORMS", "RULES", "Method", "Training"]
+__all__ = [
+    "ABLATIONS",
+    "LEARNED",
+    "METHODS",
+    "ORACLE",
+    "PAPER_FORMS",
+    "RULES",
+    "Method",
+    "Training",
+]
 __all__ += ["color_of", "find_method", "place_of", "remark_of"]
 
 ORACLE = "oracle"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -20,6 +23,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fedimmune")
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A universal defense that has learned nothing, in place of the one that ships."""
+    from fedimmune.adaptive import defense  # noqa: PLC0415
+    from tests.adaptive.judging import untrained_file  # noqa: PLC0415
+
+    place = untrained_file(tmp_path / "shipped.safetensors")
+    monkeypatch.setattr(defense, "UNIVERSAL_FILE", place)
+    defense.universal.cache_clear()
+    yield place
+    defense.universal.cache_clear()
+
 
 # Tests that run on several cores are told a width, as if there were a terminal.
 os.environ.pop("COLUMNS", None)

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 import fedimmune.demo
 from fedimmune.cli import app
-from fedimmune.demo import RULES, Demo, Outcome, in_words, outcome_of
+from fedimmune.demo import RULES, SHIPPED, Demo, Outcome, in_words, label_of, outcome_of
 from fedimmune.simulation import run_folder
 
 OUTCOMES = {
+    SHIPPED: Outcome(SHIPPED, 0.93, 0.11, 0.02),
     "mean": Outcome("mean", 0.95, 1.0, 0.4),
     "median": Outcome("median", 0.94, 0.2, None),
     "adaptive": Outcome("adaptive", 0.941, 0.105, 0.01),
@@ -40,13 +41,15 @@ def files_of(folder: Path) -> dict[Path, int]:
     }
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "shipped")
 def test_the_whole_story_and_what_a_second_call_reuses(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     first = call("-o", folder)
     for rule in RULES:
-        assert f" {rule} " in first
+        assert f" {label_of(rule)} " in first
+    assert first.index("by adaptive as shipped") < first.index("rehearsing"), "it needs none"
     assert "The limit is the oracle" in first
+    assert "As it ships" in first
     assert "earlier call" not in first
     assert str(folder / "report.html") in first.replace("\n", "")
     page = (folder / "report.html").read_text()
@@ -55,7 +58,8 @@ def test_the_whole_story_and_what_a_second_call_reuses(tmp_path: Path) -> None:
     made = files_of(folder)
 
     second = call("-o", folder)
-    assert "the rehearsals; the defense; the runs of mean, median, krum, adaptive" in second
+    reused = "the rehearsals; the defense; the runs of adaptive as shipped, mean, median, krum,"
+    assert f"{reused} adaptive" in " ".join(second.split())
     assert "--force" in second
     assert files_of(folder) == made, "nothing is done again"
 
@@ -70,7 +74,7 @@ def test_the_whole_story_and_what_a_second_call_reuses(tmp_path: Path) -> None:
     assert all(files_of(folder)[file] > when for file, when in made.items())
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "shipped")
 def test_rules_meet_the_same_federation(tmp_path: Path) -> None:
     scenarios = [Demo(tmp_path).scenario(rule) for rule in RULES if rule != "adaptive"]
     alike = [scenario.model_dump(exclude={"rule"}) for scenario in scenarios]
@@ -92,9 +96,10 @@ def test_an_outcome_is_the_last_rounds_and_the_mean_weight(tmp_path: Path) -> No
 def test_in_words() -> None:
     lost, held, limit = in_words(OUTCOMES)
     assert lost.startswith("Taken over: mean 100.0% of")
-    assert held.startswith("Held: median 20.0%, adaptive 10.5% (")
+    assert held.startswith("Held: adaptive as shipped 11.0%, median 20.0%, adaptive 10.5% (")
     assert "ACC 95.0%, ASR 10.0%" in limit
     assert "ACC 94.1% and ASR 10.5%: 0.9 points and 0.5 points away" in limit
+    assert limit.endswith("without any rehearsal, it ends at ACC 93.0% and ASR 11.0%.")
 
 
 def test_it_says_so_where_all_held_and_where_none_did() -> None:

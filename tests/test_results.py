@@ -195,9 +195,10 @@ results = st.builds(
     reason=st.text(),
     suspicion=st.none() | suspicions,
     is_attacker=st.none() | st.booleans(),
+    probability=st.none() | shares,
 )
 KEYS = (
-    *("client", "is_attacker", "verdict", "weight", "score", "reason"),
+    *("client", "is_attacker", "verdict", "weight", "score", "probability", "reason"),
     *("kind", "confidence", "since", "runner_up", "runner_up_confidence"),
 )
 
@@ -247,6 +248,8 @@ def test_whatever_stands_there_is_a_result_or_one_line(result: ClientResult, odd
         ({"weight": True}, "weight must be a number, not True"),
         ({"score": 10**400}, "score must be finite"),
         ({"score": float("nan")}, "score must be finite"),
+        ({"probability": 1.01}, "probability must be from 0 to 1"),
+        ({"probability": "high"}, "probability must be a number"),
         ({"reason": ["x"]}, "reason must be text"),
         ({"is_attacker": 1}, "is_attacker must be true or false"),
         ({"kind": "backdoor"}, "needs its confidence"),
@@ -260,6 +263,20 @@ def test_whatever_stands_there_is_a_result_or_one_line(result: ClientResult, odd
 def test_what_is_wrong_is_said(odd: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         ClientResult.from_json({"client": "a", "verdict": "trusted", **odd})
+
+
+def test_what_was_written_without_a_probability_is_read() -> None:
+    written = ClientResult("a", Verdict.TRUSTED, 0.5).to_json()
+    del written["probability"]
+    assert ClientResult.from_json(written) == ClientResult("a", Verdict.TRUSTED, 0.5)
+
+
+def test_a_client_is_told_a_probability_in_whole_percent() -> None:
+    one = ClientResult("a", Verdict.SUSPECTED, 0.0, -0.9, "odd", probability=0.98765)
+    told = one.notice()
+    assert told["probability"] == 0.99, "digits would help an attacker to feel its way"
+    assert "(99% likely)" in str(told)
+    assert "likely" not in str(ClientResult("a", Verdict.SUSPECTED, 0.0, -0.9, "odd").notice())
 
 
 def test_an_older_format_is_refused_by_name() -> None:

@@ -51,7 +51,7 @@ def defense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def learned(defense: Path) -> Scenario:
-    chosen = {"name": "adaptive", "defense": str(defense)}
+    chosen = {"name": "adaptive", "defense": str(defense), "on_majority": "keep"}
     return Scenario(task=BLOBS, clients=5, rounds=3, attack="omniscient", attackers=2, rule=chosen)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedimmune.adaptive.defense import Defense as Defense
+    from fedimmune.adaptive.defense import universal as universal
     from fedimmune.adaptive.patching import patch as patch
     from fedimmune.adaptive.recordings import Recording as Recording
     from fedimmune.adaptive.recordings import read_recordings as read_recordings
@@ -26,6 +27,7 @@ _HOMES = {
     # Rehearsals are simulations, and those import the learned rule: so only when asked for.
     "rehearse": "fedimmune.simulation.rehearsal",
     "train": "fedimmune.adaptive.training",
+    "universal": "fedimmune.adaptive.defense",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

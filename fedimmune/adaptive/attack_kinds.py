@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -167,12 +168,12 @@ def _attackers(
     for recording in recordings:
         if recording.about.attack not in names:
             continue
-        attackers, grams = recording.attackers, recording.grams_with(*form.references)
-        seen, _ = _described(form, grams)
+        attackers, (grams, about) = recording.attackers, recording.seen_by(form)
+        seen, _ = _described(form, grams, about)
         described.append(seen[attackers])
         kinds.append(torch.full((len(described[-1]),), names.index(recording.about.attack)))
         for _ in range(_COPIES):
-            seen, accused = _described(form, invent(grams, attackers, random))
+            seen, accused = _described(form, invent(grams, attackers, random), about)
             # Only suspects are ever classified.
             described.append(seen[attackers & accused])
             kinds.append(torch.full((len(described[-1]),), len(names)))
@@ -181,9 +182,11 @@ def _attackers(
     return _Seen(torch.cat(described).double(), torch.cat(kinds))
 
 
-def _described(form: AttentionModel, grams: Tensor) -> tuple[Tensor, Tensor]:
+def _described(
+    form: AttentionModel, grams: Tensor, about: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
     """Return what the form sees of the clients and its last estimate, and who has no weight."""
-    inputs = form.prepare(grams)
+    inputs = form.prepare(grams, **about)
     weighed = form(inputs)
     estimate = form.estimate(inputs, weighed.shares)
     return form.describe(inputs, estimate), weighed.weights == 0

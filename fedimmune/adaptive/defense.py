@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,25 @@ from fedimmune.adaptive.description import Ancestor, DefenseAbout, Epoch
 from fedimmune.adaptive.models.base import AttentionModel, with_tensors
 from fedimmune.adaptive.models.paper import Perceptron, Principal, PrincipalSettings
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
+from fedimmune.adaptive.models.universal import Universal, UniversalSettings
 from fedimmune.adaptive.replay import PREFIX, pack, unpack
 from fedimmune.adaptive.split import Split
 from fedimmune.errors import InputError
 from fedimmune.io import read_described, write_described, write_text_atomically
 from fedimmune.untrusted import naming
 
-__all__ = ["Ancestor", "Defense", "DefenseAbout", "Judged", "make_form"]
+__all__ = [
+    "UNIVERSAL_FILE",
+    "Ancestor",
+    "Defense",
+    "DefenseAbout",
+    "Judged",
+    "make_form",
+    "universal",
+]
 
+UNIVERSAL_FILE = Path(__file__).with_name("universal.safetensors")
+"""What ships with the package."""
 _FORMAT = "fedimmune-defense-3"
 _KINDS = "kinds/"
 """Prefix of the names of the classifier's tensors."""
@@ -43,6 +55,10 @@ class Judged:
         (n,), float64, summing to one.
     scores
         Of the last pass, (n,).
+    logits
+        What the weights follow from, (n,): c times the score, and evidence.
+    familiar
+        Whether the round looks like those that the defense was trained on.
     kinds
         Logarithms of the probabilities of the defense's kinds of attack, the last being that of
         unknown, (n, kinds + 1); None if it knows no kinds or nobody is suspected.
@@ -50,6 +66,8 @@ class Judged:
 
     weights: Tensor
     scores: Tensor
+    logits: Tensor
+    familiar: bool = True
     kinds: Tensor | None = None
 
 
@@ -92,6 +110,11 @@ class Defense:
         """What it compares clients with besides each other: ``anchor``, or nothing."""
         return self.form.references
 
+    @property
+    def is_universal(self) -> bool:
+        """Whether it weighs clients of any model, with an anchor and without."""
+        return self.about.form == Universal.name
+
     def describe(self) -> list[tuple[str, str]]:
         """Return what there is to know about it, as names and values for people."""
         facts = self.about.describe()
@@ -103,7 +126,7 @@ class Defense:
         return facts
 
     def check_layers(self, layers: Mapping[str, Sequence[int]], *, any_shape: bool = False) -> None:
-        """Refuse a model with other layers than the defense was trained for.
+        """Refuse a model with other layers than the defense was trained for; universal takes all.
 
         Parameters
         ----------
@@ -117,6 +140,8 @@ class Defense:
         InputError
             The message names the first layer that differs.
         """
+        if self.is_universal:
+            return
         wanted = self.about.layers
         missing = [name for name in wanted if name not in layers]
         extra = [name for name in layers if name not in wanted]
@@ -138,7 +163,15 @@ class Defense:
         )
 
     @torch.no_grad()
-    def judge(self, grams: Tensor, evidence: Tensor | None = None) -> Judged:
+    def judge(
+        self,
+        grams: Tensor,
+        evidence: Tensor | None = None,
+        *,
+        shapes: Sequence[Sequence[int]] = (),
+        anchored: bool = False,
+        threshold: float = 0.0,
+    ) -> Judged:
         """Weigh the clients of one round, and classify suspects.
 
         Parameters
@@ -147,19 +180,31 @@ class Defense:
             Inner products by layer, (layers, rows, rows): of the clients, then of `references`.
         evidence
             From earlier rounds, (n,).
+        shapes
+            Of the layers, in order; a universal defense needs them.
+        anchored
+            Whether the last row is the anchor's, if the defense is universal.
+        threshold
+            Of a universal defense: whoever's logit is below it gets no weight.
         """
-        inputs = self.form.prepare(grams[None])
-        weighed = self.form(inputs, None if evidence is None else evidence[None])
+        inputs = self.form.prepare(grams[None], shapes, anchored=anchored)
+        moved = None if evidence is None else evidence[None]
+        if threshold:
+            moved = (0.0 if moved is None else moved) - grams.new_tensor([threshold])
+        weighed = self.form(inputs, moved)
         weights, scores = weighed.shares[0], weighed.scores[-1, 0]
+        logits, familiar = weighed.logits[0] + threshold, bool(self.form.familiar(inputs))
         if self.kinds is None or bool((weights > 0).all()):
-            return Judged(weights, scores)
+            return Judged(weights, scores, logits, familiar)
         estimate = self.form.estimate(inputs, weighed.shares)
         seen = self.form.describe(inputs, estimate)
-        return Judged(weights, scores, self.kinds(seen)[0])
+        return Judged(weights, scores, logits, familiar, self.kinds(seen)[0])
 
-    def weigh(self, grams: Tensor, evidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return only the weights and scores of `judge`."""
-        judged = self.judge(grams, evidence)
+    def weigh(
+        self, grams: Tensor, evidence: Tensor | None = None, **about: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return only the weights and scores of `judge`, which takes what else is there."""
+        judged = self.judge(grams, evidence, **about)
         return judged.weights, judged.scores
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -200,7 +245,7 @@ class Defense:
             form = with_tensors(lambda: make_form(about.form, about.settings), parts[""])
             # As they were parsed: true may have been written as text.
             about = about.model_copy(update={"settings": form.settings.model_dump()})
-            if about.settings["layers"] != len(about.layers):
+            if about.settings["layers"] != len(about.layers) and about.form != Universal.name:
                 raise InputError(
                     f"it is for {about.settings['layers']} layers and names {len(about.layers)}"
                 )
@@ -227,7 +272,15 @@ def _read_kinds(names: object, tensors: dict[str, Tensor], form: AttentionModel)
 
 def make_form(name: str, settings: dict[str, Any]) -> AttentionModel:
     """Make an untrained form."""
-    if name == "relational":
+    if name == Relational.name:
         return Relational(RelationalSettings(**settings))
+    if name == Universal.name:
+        return Universal(UniversalSettings(**settings))
     chosen = PrincipalSettings(**settings)
     return Principal(chosen) if chosen.attention else Perceptron(chosen)
+
+
+@cache
+def universal() -> Defense:
+    """Return the defense that ships with the package: for any model, without rehearsals."""
+    return Defense.load(UNIVERSAL_FILE)

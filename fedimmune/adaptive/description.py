@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from torch import Tensor
 
 from fedimmune import __version__
 from fedimmune.adaptive.models.base import MOST_VALUE
 
-__all__ = ["FIGURES", "Ancestor", "DefenseAbout", "Epoch", "Outcome"]
+__all__ = ["FIGURES", "Ancestor", "Calibration", "DefenseAbout", "Epoch", "Outcome"]
 
 FIGURES = ("accuracy", "exact", "benign_kept", "attacker_weight")
 """What is measured of each point of a search; the first decides."""
 
 _TOLD = {
     *("task", "layers", "form", "settings", "memory", "attacks", "training", "recordings"),
-    *("version", "lineage", "searched", "validation"),
+    *("version", "lineage", "searched", "validation", "calibration"),
 }
 """Fields that `describe` words itself, and the validation, which has its own table."""
 
@@ -125,6 +128,52 @@ class Ancestor(BaseModel):
     version: str
 
 
+class Calibration(BaseModel):
+    """What a universal defense's logits mean, by how rounds came out that it never learned from.
+
+    Parameters
+    ----------
+    slope, offset
+        P(attack) = sigmoid(offset − slope · logit): Platt, *Probabilistic Outputs for Support
+        Vector Machines*, 1999.
+    alarms
+        Shares of honest clients, and the logit that so many of them were below; both ascending.
+    clients, attackers
+        How many were measured.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    slope: float = Field(gt=0, le=MOST_VALUE)
+    offset: float = Field(ge=-MOST_VALUE, le=MOST_VALUE)
+    alarms: tuple[tuple[float, float], ...] = Field(min_length=1, max_length=1000)
+    clients: int = Field(ge=1)
+    attackers: int = Field(ge=0)
+
+    @field_validator("alarms")
+    @classmethod
+    def _ascend(cls, alarms: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        if not all(0 <= share <= 1 and abs(logit) <= MOST_VALUE for share, logit in alarms):
+            raise ValueError("alarms are shares from 0 to 1, each with a logit")
+        for before, after in itertools.pairwise(alarms):
+            if not (before[0] < after[0] and before[1] <= after[1]):
+                raise ValueError("shares of false alarms and their logits have to ascend")
+        return alarms
+
+    def probability(self, logits: Tensor) -> Tensor:
+        """Return how likely clients with these logits attack."""
+        return torch.sigmoid(self.offset - self.slope * logits)
+
+    def threshold(self, rate: float) -> float:
+        """Return the logit below which to suspect: at most this share of the honest was below it.
+
+        Never above 0, where a client is as likely honest as not: a knob against false alarms does
+        not make more of them.
+        """
+        below = [logit for share, logit in self.alarms if share <= rate]
+        return min(0.0, below[-1] if below else self.alarms[0][1])
+
+
 class DefenseAbout(BaseModel):
     """What a defense was made for and from.
 
@@ -133,7 +182,7 @@ class DefenseAbout(BaseModel):
     task
         What was rehearsed.
     layers
-        Shapes of the layers that it looks at by name, in its order.
+        Shapes of the layers that it looks at by name, in its order; empty if it reads any model.
     form, settings
         The network.
     memory
@@ -146,6 +195,8 @@ class DefenseAbout(BaseModel):
         Figures on rehearsals held out, one table row each.
     recordings
         Digest of the recordings.
+    calibration
+        What its logits mean, measured on rounds held out; None if it was not measured.
     searched
         What its settings were chosen from, and how each choice came out; empty if nothing was
         searched. See `fedimmune.adaptive.sweep`.
@@ -159,13 +210,14 @@ class DefenseAbout(BaseModel):
 
     task: str
     layers: dict[str, tuple[int, ...]]
-    form: Literal["relational", "paper"]
+    form: Literal["universal", "relational", "paper"]
     settings: dict[str, Any]
     memory: float = Field(0.0, ge=0, le=MOST_VALUE)
     attacks: tuple[str, ...] = ()
     training: dict[str, Any] = {}
     validation: tuple[Figures, ...] = ()
     recordings: str = ""
+    calibration: Calibration | None = None
     searched: Annotated[dict[str, Any], AfterValidator(_check_search)] = {}
     version: str = __version__
     lineage: tuple[Ancestor, ...] = ()
@@ -173,8 +225,13 @@ class DefenseAbout(BaseModel):
     def describe(self) -> list[tuple[str, str]]:
         """Return all there is to know, as names and values; unknown fields come last."""
         anchored = "yes" if self.settings.get("anchor") else "no"
+        if self.form == "universal":
+            anchored = "if there is one"
         facts = [
-            ("made for", f"{self.task} ({len(self.layers)} layers)"),
+            (
+                "made for",
+                f"{self.task} ({len(self.layers)} layers)" if self.layers else "any model",
+            ),
             ("form", self.form),
             ("has seen", ", ".join(self.attacks) or "no attack"),
             ("compares with the server's own update", anchored),
@@ -184,6 +241,10 @@ class DefenseAbout(BaseModel):
             ("recordings", self.recordings or "–"),
             ("made by", f"fedimmune {self.version}"),
         ]
+        if self.calibration is not None:
+            measured = self.calibration
+            said = f"on {measured.clients} clients in rounds held out, {measured.attackers} attack"
+            facts.append(("calibrated", said))
         if self.lineage:
             known = [(one.digest, ", ".join(one.attacks) or "no attack") for one in self.lineage]
             listed = ", then ".join(f"{digest} ({attacks})" for digest, attacks in known)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from fedimmune import bounds
 from fedimmune.adaptive.defense import Defense
-from fedimmune.adaptive.models.base import FormSettings, ideal_weights
+from fedimmune.adaptive.description import Calibration
+from fedimmune.adaptive.models.base import AttentionModel, FormSettings, Inputs, ideal_weights
 from fedimmune.adaptive.recordings import Recording
 from fedimmune.errors import ParameterError
 
-__all__ = ["detection", "promises", "validate"]
+__all__ = ["calibrate", "detection", "promises", "validate"]
 
 
 def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[str, Any]:
@@ -54,6 +55,44 @@ def promises(scores: Tensor, attackers: Tensor, settings: FormSettings) -> dict[
     }
 
 
+_RATES = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+
+@torch.no_grad()
+def calibrate(form: AttentionModel, rounds: Sequence[tuple[Inputs, Tensor]]) -> Calibration:
+    """Measure what a form's logits mean, on prepared rounds that it has not learned from.
+
+    Parameters
+    ----------
+    form
+        Trained.
+    rounds
+        Inputs and who attacks, (rounds, n).
+    """
+    form.eval()
+    logits = torch.cat([form(inputs).logits.double().flatten() for inputs, _ in rounds])
+    attack = torch.cat([attackers.flatten() for _, attackers in rounds])
+    slope, offset = _platt(logits, attack)
+    honest = logits[~attack]
+    alarms = tuple((rate, float(honest.quantile(rate))) for rate in _RATES)
+    counts = {"clients": len(attack), "attackers": int(attack.sum())}
+    return Calibration(slope=slope, offset=offset, alarms=alarms, **counts)
+
+
+def _platt(logits: Tensor, attack: Tensor, steps: int = 50) -> tuple[float, float]:
+    """Fit P(attack) = sigmoid(offset − slope · logit) by Newton's method, a little regularized."""
+    design = torch.stack([-logits, torch.ones_like(logits)], -1)
+    target = attack.double()
+    found = design.new_tensor([1.0, 0.0])
+    prior, held = found.clone(), 1e-3 * len(target) * torch.eye(2, dtype=torch.float64)
+    for _ in range(steps):
+        likely = torch.sigmoid(design @ found)
+        slope = design.T @ (likely - target) + held @ (found - prior)
+        curvature = (design * (likely * (1 - likely))[:, None]).T @ design + held
+        found = found - torch.linalg.solve(curvature, slope)
+    return float(found[0].clamp(min=1e-3)), float(found[1])
+
+
 def validate(defense: Defense, recordings: Sequence[Recording]) -> list[dict[str, Any]]:
     """Measure a defense, without memory, on recordings.
 
@@ -88,6 +127,8 @@ def _figures(defense: Defense, recordings: Sequence[Recording]) -> dict[str, Any
     for name, values in every.items():
         known = values[torch.isfinite(values)]
         found[name] = float(known.mean()) if len(known) else None
+    if defense.is_universal:  # the lemma is about a softmax
+        return found
     return found | promises(scores, attackers, defense.form.settings)
 
 
@@ -114,8 +155,8 @@ def _rounds(defense: Defense, recording: Recording) -> Mapping[str, Tensor]:
     """Measure each round of a recording; NaN if a figure makes no sense."""
     attackers = recording.attackers
     n = attackers.shape[1]
-    grams = recording.grams_with(*defense.references)
-    weighed = defense.form(defense.form.prepare(grams))
+    grams, about = recording.seen_by(defense.form)
+    weighed = defense.form(defense.form.prepare(grams, **about))
     weights = weighed.shares
     grams = recording.grams_with().sum(1)
     wanted = ideal_weights(attackers, torch.float64)

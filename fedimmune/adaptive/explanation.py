@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,8 @@ class Importance:
     Parameters
     ----------
     by_layer
-        The sum over a layer's features, by the layer's name, in the model's order.
+        The sum over a layer's features, by the layer's name, in the model's order; empty for a
+        universal defense, which reads all layers alike.
     by_kind
         The sum over all layers, by what is measured there: a principal component in the paper's
         form, such as the length or the cosine to the server's update in the relational form.
@@ -57,7 +59,8 @@ def importance_of(defense: Defense) -> Importance:
     for part in defense.form.first_layers():
         reactions = part.weight.abs().sum(0).tolist()
         for feature, reaction in zip(part.features, reactions, strict=True):
-            by_layer[names[feature.layer]] += reaction
+            if feature.layer is not None:
+                by_layer[names[feature.layer]] += reaction
             by_kind[feature.kind] = by_kind.get(feature.kind, 0.0) + reaction
     return Importance(by_layer, by_kind)
 
@@ -147,6 +150,9 @@ def explain(
     client: ClientId,
     grams: Tensor,
     evidence: Tensor | None = None,
+    *,
+    layers: Mapping[str, Sequence[int]] | None = None,
+    threshold: float = 0.0,
 ) -> Explanation:
     """Find which layers made a client's score what it is.
 
@@ -163,6 +169,10 @@ def explain(
         if the defense needs one, is the last row.
     evidence
         What earlier rounds held against each client.
+    layers
+        Shapes of the model's layers by name; by default those that the defense was trained for.
+    threshold
+        Of a universal defense: below which logit the rule suspects.
 
     Raises
     ------
@@ -174,28 +184,32 @@ def explain(
     if len(clients) < 2:
         raise InputError("there was no other client to compare with in this round")
     i = list(clients).index(client)
-    weights, scores = defense.weigh(grams)
+    layers = defense.about.layers if layers is None else layers
+    known: dict[str, Any] = {"shapes": [*layers.values()]}
+    if defense.is_universal:
+        known["anchored"] = grams.shape[-1] > len(clients)
+    weights, scores = defense.weigh(grams, threshold=threshold, **known)
     j = _stand_in(grams[:, : len(clients), : len(clients)], weights, i)
     twin = with_twin(grams, i, j)
-    layers = len(grams)
     # A form reads layer by layer, so preparing both once is enough for all mixtures of them.
-    prepared = [defense.form.prepare(both[None]) for both in (grams, twin)]
+    prepared = [defense.form.prepare(both[None], **known) for both in (grams, twin)]
 
     def standings(own: Tensor) -> Tensor:
         """Return the client's score and weight, (sets, 2), if only these layers are its own."""
         some = max(1, _BATCH_VALUES // grams.numel())
-        return torch.cat([_weighed(defense.form, prepared, part, i) for part in own.split(some)])
+        parts = own.split(some)
+        return torch.cat([_weighed(defense.form, prepared, p, i, threshold) for p in parts])
 
-    each = torch.eye(layers, dtype=torch.bool)
-    extremes = torch.stack([torch.zeros(layers, dtype=torch.bool), torch.ones_like(each[0])])
+    each = torch.eye(len(grams), dtype=torch.bool)
+    extremes = torch.stack([torch.zeros_like(each[0]), torch.ones_like(each[0])])
     ordinary, found = (Standing(*row) for row in standings(extremes).tolist())
     put_right, alone = (standings(own).tolist() for own in (~each, each))
     orders = _FEW_ORDERS if grams.numel() > _LARGE else _ORDERS
-    blames = _shapley(lambda own: standings(own)[:, 0], layers, orders)
+    blames = _shapley(lambda own: standings(own)[:, 0], len(grams), orders)
     held, with_memory = None, found
     if evidence is not None:
         held = float(evidence[i])
-        weights, scores = defense.weigh(grams, evidence)
+        weights, scores = defense.weigh(grams, evidence, threshold=threshold, **known)
         with_memory = Standing(float(scores[i]), float(weights[i]))
     return Explanation(
         client=client,
@@ -204,9 +218,7 @@ def explain(
         ordinary=ordinary,
         layers=tuple(
             LayerBlame(name, -value, Standing(*right), Standing(*only))
-            for name, value, right, only in zip(
-                defense.about.layers, blames, put_right, alone, strict=True
-            )
+            for name, value, right, only in zip(layers, blames, put_right, alone, strict=True)
         ),
         held=held,
         with_memory=with_memory,
@@ -235,7 +247,9 @@ def with_twin(grams: Tensor, i: int, j: int) -> Tensor:
     return found
 
 
-def _weighed(form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: int) -> Tensor:
+def _weighed(
+    form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: int, threshold: float
+) -> Tensor:
     """Weigh mixtures: `own` layers are the client's own, the others its twin's."""
     inputs = {}
     for name, mine in prepared[0].items():
@@ -244,7 +258,8 @@ def _weighed(form: AttentionModel, prepared: Sequence[Inputs], own: Tensor, i: i
         else:
             which = own.reshape(*own.shape, *(1 for _ in mine.shape[2:]))
         inputs[name] = torch.where(which, mine, prepared[1][name])
-    weighed = form(inputs)
+    moved = torch.full((len(own), 1), -threshold, dtype=form.dtype) if threshold else None
+    weighed = form(inputs, moved)
     return torch.stack([weighed.scores[-1, :, i], weighed.shares[:, i]], -1)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from fedimmune import __version__
 from fedimmune.adaptive.defense import Defense
-from fedimmune.adaptive.description import Ancestor, Epoch
+from fedimmune.adaptive.description import Epoch
 from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.recordings import Recording, digest_of
 from fedimmune.adaptive.split import Split, hold_out
-from fedimmune.adaptive.training import finished, learn, training_facts
+from fedimmune.adaptive.training import ancestor_of, finished, learn, training_facts
 from fedimmune.errors import InputError, ParameterError
 
 __all__ = ["Compared", "Patched", "patch"]
@@ -124,18 +124,18 @@ def patch(
     form = copy.deepcopy(defense.form).float()
     learned = Split(old.to_train + new.to_train, old.to_validate + new.to_validate)
     even = Split(_balanced(learned.to_train), _balanced(learned.to_validate))
-    curve = learn(form, defense.about.form, even, epochs=epochs, seed=seed, on_epoch=on_epoch)
-    parent = Ancestor(
-        digest=defense.digest, attacks=defense.about.attacks, version=defense.about.version
-    )
+    how: dict[str, Any] = {"epochs": epochs, "seed": seed}
+    # As its parent was trained; a file from elsewhere may say anything.
+    how["synthetic"] = defense.about.training.get("synthetic") is True
+    curve = learn(form, defense.about.form, even, **how, on_epoch=on_epoch)
     about = defense.about.model_copy(
         update={
             "attacks": tuple(sorted({*defense.about.attacks, *new.kinds})),
-            "training": training_facts(defense.about.form, epochs=epochs, seed=seed),
+            "training": training_facts(defense.about.form, **how),
             "recordings": digest_of(learned.every),
             "searched": {},  # that was another network
             "version": __version__,
-            "lineage": (*defense.about.lineage, parent),
+            "lineage": (*defense.about.lineage, ancestor_of(defense)),
         }
     )
     patched = finished(form, about, learned, learned.to_validate, curve=curve)
@@ -162,6 +162,8 @@ def _check(defense: Defense, recording: Recording) -> None:
     layers = list(recording.about.layers)
     # Shapes may differ: a recording has only inner products.
     defense.check_layers(recording.about.layers, any_shape=True)
+    if defense.is_universal:
+        return
     if layers != list(defense.about.layers):
         raise InputError(f"{recording} has the defense's layers in another order")
     recording.grams_with(*defense.references)  # raises if one was not recorded

@@ -19,6 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
+from fedimmune.adaptive.models.base import AttentionModel
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.io import read_described, write_described
 from fedimmune.untrusted import naming
@@ -218,6 +219,15 @@ class Recording:
             return self.grams[..., :rows, :rows]
         index = torch.tensor([*range(n), *(n + self.about.references.index(r) for r in references)])
         return self.grams[..., index, :][..., index]
+
+    def seen_by(self, form: AttentionModel) -> tuple[Tensor, dict[str, Any]]:
+        """Return what a form's `prepare` takes: inner products, and what else it asks for.
+
+        A form that can do with or without an anchor gets it if it was recorded.
+        """
+        anchored = form.name == "universal" and "anchor" in self.about.references
+        grams = self.grams_with(*(("anchor",) if anchored else form.references))
+        return grams, {"shapes": [*self.about.layers.values()], "anchored": anchored}
 
     def take(self, rounds: Tensor | slice) -> Recording:
         """Return some rounds, without sampled values."""

@@ -1,14 +1,22 @@
 """Memory: what is held against a client adds up over rounds, by id, and fades.
 
-Only suspicion is remembered: behaving well first earns nothing. It fades by a fifth per round, so
-that an unlucky honest client soon counts again.
+Only suspicion is remembered: behaving well first earns nothing. There are two ways to add it up.
+
+- A defense of one model adds up *scores*, as evidence of this round: suspicion fades by a fifth per
+  round.
+- A universal defense counts *strikes*. A round that takes a client for an attacker by itself is
+  one more, any other round is one less, and there are from 0 to 4. From two on, a client is
+  held out whatever it sends. So one bad round is held against nobody and forgotten after the next,
+  whoever is caught in most rounds stays out, and whoever stops is heard again three rounds later.
+  Of clients that are caught in a share p of the rounds, by chance, (r² + r³ + r⁴) / (1 + … + r⁴)
+  are held out, with r = p / (1 − p): 0.04 % of them if p is 2 %, and 99 % if p is 80 %.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -25,6 +33,12 @@ __all__ = ["Case", "Memory"]
 _FORMAT = "fedimmune-memory-3"
 _KEPT = 0.8
 """Share of what is known that is kept from round to round."""
+_STRIKE = 0.25
+"""What a round counts for, where strikes are counted; 1 is the most that is held."""
+_OUT = 2 * _STRIKE
+"""Who has so much against it is held out."""
+_SKIPS, _WINDOW = 2, 10
+"""No more than so many of so many rounds in a row are skipped."""
 _MOST_ROUNDS = 10**9
 _Logarithm = Annotated[float, Field(ge=-1e9, le=1e9)]
 """Of a probability, summed up."""
@@ -69,23 +83,27 @@ class Case(BaseModel):
 
 @dataclass(frozen=True)
 class Memory:
-    """A running mean of each client's scores so far, capped at 0.
+    """What is held against each client: a running mean of its scores, capped at 0, or strikes.
 
-    A value: `after` returns a new one and leaves the old as it is.
+    A value: `after` and its kin return a new one and leave the old as it is.
 
     Parameters
     ----------
     means
         By client id, from −1 to 0; 0 for a client that nothing is held against, or never seen.
+        A strike is a quarter.
     cases
         Of those who were suspected in the last round that they took part in.
     rounds
         How many there were.
+    skipped
+        Which of the last ten were skipped.
     """
 
     means: Mapping[ClientId, float] = field(default_factory=dict)
     cases: Mapping[ClientId, Case] = field(default_factory=dict)
     rounds: int = 0
+    skipped: tuple[int, ...] = ()
 
     def evidence(self, clients: Sequence[ClientId], strength: float) -> Tensor:
         """Return what is added to each client's logit: 0, or less if it was suspected."""
@@ -111,12 +129,64 @@ class Memory:
             client: min(0.0, _KEPT * self.means.get(client, 0.0) + (1 - _KEPT) * score)
             for client, score in zip(clients, scores.tolist(), strict=True)
         }
+        return self._with(fresh, suspects or {})
+
+    def after_strikes(
+        self,
+        clients: Sequence[ClientId],
+        caught: Collection[ClientId],
+        suspects: Mapping[ClientId, Sequence[float]] | None = None,
+    ) -> Memory:
+        """Return the memory with one more round, counting strikes.
+
+        Parameters
+        ----------
+        clients
+            Who took part.
+        caught
+            Those of them that the round takes for attackers by itself, whatever was before.
+        suspects
+            As in `after`.
+        """
+        fresh = {}
+        for client in clients:
+            change = -_STRIKE if client in caught else _STRIKE
+            fresh[client] = min(0.0, max(-1.0, self.means.get(client, 0.0) + change))
+        return self._with(fresh, suspects or {})
+
+    def _with(
+        self, fresh: Mapping[ClientId, float], suspects: Mapping[ClientId, Sequence[float]]
+    ) -> Memory:
         number = self.rounds + 1
         cases = {client: case for client, case in self.cases.items() if client not in fresh}
-        for client, kinds in (suspects or {}).items():
+        for client, kinds in suspects.items():
             case = self.cases.get(client, Case(since=number))
             cases[client] = case.with_round(kinds)
-        return Memory({**self.means, **fresh}, cases, number)
+        recent = tuple(each for each in self.skipped if each > number - _WINDOW)
+        return Memory({**self.means, **fresh}, cases, number, recent)
+
+    def forgiving(self, worse: Memory, *, skipped: bool = False) -> Memory:
+        """Return a memory of the same round in which nobody stands worse than before.
+
+        Parameters
+        ----------
+        worse
+            This memory after the round.
+        skipped
+            Whether the round was skipped.
+        """
+        means = {who: max(found, self.means.get(who, 0.0)) for who, found in worse.means.items()}
+        skips = (*worse.skipped, worse.rounds) if skipped else worse.skipped
+        return replace(worse, means=means, cases=self.cases, skipped=skips)
+
+    def is_out(self, client: ClientId) -> bool:
+        """Whether a client has so many strikes that it is held out."""
+        return self.means.get(client, 0.0) <= -_OUT
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether the next round may be skipped: only two of ten rounds in a row are."""
+        return sum(each > self.rounds + 1 - _WINDOW for each in self.skipped) < _SKIPS
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it is replaced whole or not at all."""
@@ -125,6 +195,7 @@ class Memory:
         found = [self.cases.get(client) for client in clients]
         cases = [None if case is None else case.model_dump() for case in found]
         about = {"clients": clients, "cases": cases, "rounds": self.rounds}
+        about["skipped"] = list(self.skipped)
         write_described({"means": values}, path, format=_FORMAT, **about)
 
     @classmethod
@@ -145,13 +216,16 @@ class Memory:
                 raise InputError("it holds values that are not between −1 and 1")
             cases = _Cases.validate_python(about.get("cases"))
             rounds = _Rounds.validate_python(about.get("rounds"))
+            skipped = _Skipped.validate_python(about.get("skipped", []))
             if len(cases) != len(clients):
                 raise InputError("it does not say who was suspected of what")
         suspected = {
             who: case for who, case in zip(clients, cases, strict=True) if case is not None
         }
-        return cls(dict(zip(clients, values.tolist(), strict=True)), suspected, rounds)
+        return cls(dict(zip(clients, values.tolist(), strict=True)), suspected, rounds, skipped)
 
 
-_Rounds = TypeAdapter(Annotated[int, Field(ge=0, le=_MOST_ROUNDS, strict=True)])
+_Round = Annotated[int, Field(ge=0, le=_MOST_ROUNDS, strict=True)]
+_Rounds = TypeAdapter(_Round)
+_Skipped = TypeAdapter(Annotated[tuple[_Round, ...], Field(max_length=_WINDOW)])
 _Cases = TypeAdapter(list[Case | None])

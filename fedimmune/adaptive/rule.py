@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from fedimmune import attacks
 from fedimmune._layers import Kind, Layer
-from fedimmune.adaptive.defense import Defense, Judged
+from fedimmune.adaptive.defense import Defense, Judged, universal
+from fedimmune.adaptive.models.paper import Principal
 from fedimmune.adaptive.reputation import Case, Memory
+from fedimmune.adaptive.ruling import Ruling, oddity_of
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.results import UNKNOWN, Suspicion
 from fedimmune.rules.base import ClientWeights, Common, DecisionInputs, GeometryRule
 from fedimmune.updates import ClientId, Updates
-from fedimmune.validation import check_bool, check_float
+from fedimmune.validation import check_bool, check_choice, check_float
 
-__all__ = ["Adaptive"]
+__all__ = ["UNIVERSAL", "Adaptive"]
+
+UNIVERSAL = "universal"
+"""The name of the defense that ships with the package, instead of a file."""
+_POLICIES = ("skip", "keep", "geometric-median")
 
 
 class Adaptive(GeometryRule):
     """Attack-adaptive aggregation (Wan and Chen, 2021): a network that has learned attacks weighs.
 
+    Whatever the network says, and whatever fewer than half of the clients send, a clipped result
+    ends at most 2 lengths of the longest honest update from the mean of the honest. For each
+    update is shortened to the median length before it is multiplied by a share, so the result
+    is no longer than the median length, which is at most that of the longest honest update if
+    most are honest; and so is the mean of the honest.
+
     Parameters
     ----------
     defense
-        The file that ``fedimmune train`` wrote.
+        The file that ``fedimmune train`` wrote. By default, or as ``universal``, the one that ships
+        with the package, which is for any model.
     memory
         Whether suspicion adds up over rounds, by client id; by default as the defense has it.
     clip
@@ -39,6 +52,20 @@ class Adaptive(GeometryRule):
     longest
         A client whose update is more than this many times as long as the median client's is
         suspected for that reason; the network never sees it.
+    on_majority
+        What to do if most of the clients that the network judges would be suspected, or one of four
+        or more would get more than half of the weight. ``skip``: the model stays as it is, and
+        nothing is held against anybody. With memory no more than two of ten rounds in a row are
+        skipped; any further one is weighed by geometric median. ``keep``: use the weights
+        all the same. ``geometric-median``: weigh by that, which has learned nothing. By default
+        ``skip``, and ``keep`` for the paper's form, which is used as it was published.
+    max_false_alarms
+        The largest share of honest clients to accuse, above 0 and below 0.5: moves the threshold to
+        where no more were accused in the rounds that the defense was calibrated on. By default a
+        client is suspected if it is likelier an attacker than not.
+    anchor
+        Whether a universal defense compares clients with the server's own update too; by default it
+        does not. Any other defense was trained with one or without.
     digest
         Refuse a file with another digest; by default any will do.
     any_shape
@@ -47,7 +74,7 @@ class Adaptive(GeometryRule):
     """
 
     name = "adaptive"
-    summary = "attention that has learned attacks from rehearsals; needs a defense"
+    summary = "attention that has learned attacks; ships with a defense for any model"
     paper = "Wan and Chen 2021"
     places = frozenset({"defense"})  # `digest` says which it is
     looks_at_layers = True
@@ -63,6 +90,9 @@ class Adaptive(GeometryRule):
         memory: bool | None = None,
         clip: bool = True,
         longest: float = 10.0,
+        on_majority: Literal["skip", "keep", "geometric-median"] | None = None,
+        max_false_alarms: float | None = None,
+        anchor: bool | None = None,
         digest: str | None = None,
         any_shape: bool = False,
         **common: Unpack[Common],
@@ -70,30 +100,60 @@ class Adaptive(GeometryRule):
         super().__init__(**common)
         self.clip = check_bool(self.name, "clip", clip)
         self.longest = check_float(self.name, "longest", longest, above=1)
-        if defense is None:
-            raise ParameterError(
-                "adaptive: give it a defense, the file that `fedimmune train` wrote"
-            )
-        self.defense = str(Path(defense))
-        try:
-            self.loaded = Defense.load(defense)
-        except InputError as error:
-            raise ParameterError(f"adaptive: {error}") from error
-        if digest is not None and digest != self.loaded.digest:
-            raise ParameterError(
-                f"adaptive: {defense} is another defense ({self.loaded.digest}) than was asked for "
-                f"({digest})"
-            )
-        self.digest = self.loaded.digest
-        self.memory = (
-            bool(self.loaded.about.memory)
-            if memory is None
-            else check_bool(self.name, "memory", memory)
-        )
         self.any_shape = check_bool(self.name, "any_shape", any_shape)
-        self.needs = frozenset(self.loaded.references)
+        self.defense = UNIVERSAL if defense is None else str(Path(defense))
+        self.loaded = _load(self.defense, digest)
+        self.digest = self.loaded.digest
+        about = self.loaded.about
+        usual = "keep" if about.form == Principal.name else "skip"
+        self.on_majority = check_choice(self.name, "on_majority", on_majority or usual, _POLICIES)
+        self.memory = (
+            bool(about.memory) if memory is None else check_bool(self.name, "memory", memory)
+        )
+        self.anchor = self._check_anchor(anchor)
+        self.max_false_alarms, self._threshold = self._check_alarms(max_false_alarms)
+        self._references = ("anchor",) if self.anchor else self.loaded.references
+        self.needs = frozenset(self._references)
+        if self.loaded.is_universal and self.anchor is None:
+            self.welcomes = frozenset({"anchor"})
+        shipped = self.defense == UNIVERSAL
+        called = f"{UNIVERSAL} {about.version}" if shipped else Path(self.defense).name
+        self.defense_label = f"{called} ({self.digest})"
         self.known = self._next = Memory()
         self._basis: DecisionInputs | None = None
+
+    def _check_anchor(self, anchor: bool | None) -> bool | None:
+        has = "anchor" in self.loaded.references
+        if anchor is None:
+            return None
+        wanted = check_bool(self.name, "anchor", anchor)
+        if not self.loaded.is_universal and wanted != has:
+            how = "with" if has else "without"
+            raise ParameterError(
+                f"adaptive: {self.defense} was trained {how} an anchor, and only a universal "
+                "defense leaves the choice"
+            )
+        return wanted
+
+    def _check_alarms(self, rate: float | None) -> tuple[float | None, float]:
+        if rate is None:
+            return None, 0.0
+        found = check_float(self.name, "max_false_alarms", rate, above=0)
+        if found >= _MOST_ALARMS:
+            raise ParameterError(
+                f"adaptive: max_false_alarms must be a share below {_MOST_ALARMS}: {rate!r}"
+            )
+        calibration = self.loaded.about.calibration
+        if calibration is None:
+            raise ParameterError(
+                f"adaptive: max_false_alarms needs a calibrated defense, and {self.defense} "
+                f"(form {self.loaded.about.form}) is not: leave out the defense, which takes the "
+                "universal one"
+            )
+        return found, calibration.threshold(found)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, version={self.loaded.about.version!r})"
 
     @property
     def basis(self) -> DecisionInputs | None:
@@ -113,49 +173,149 @@ class Adaptive(GeometryRule):
 
     def measure(self, updates: Updates) -> Geometry:
         self.check_model(updates.of_kind(Kind.PARAMETER))
+        found = super().measure(updates)
         # A file may have the layers in another order.
-        return super().measure(updates).of(self.loaded.about.layers)
+        return found if self.loaded.is_universal else found.of(self.loaded.about.layers)
+
+    # ---------------------------------------------------------------- weighing
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         """Weigh the clients, given their geometry; layers are in the defense's order.
 
         Nothing is remembered until `finish` is called.
         """
-        if len(geometry.layers) != len(self.loaded.about.layers):
+        if not self.loaded.is_universal and len(geometry.layers) != len(self.loaded.about.layers):
             raise InputError(
                 f"the defense weighs by {len(self.loaded.about.layers)} layers, one Gram matrix "
                 f"each, not by {len(geometry.layers)}"
             )
-        clients, grams = geometry.clients, geometry.grams(*self.loaded.references)
+        clients, grams = geometry.clients, geometry.grams(*self._references)
         n = len(clients)
         lengths = grams.diagonal(dim1=1, dim2=2).sum(0)[:n].clamp(min=0).sqrt()
         usual = lengths.quantile(0.5)
         long = (lengths > self.longest * usual) & (usual > 0)
         heard = (~long).nonzero().flatten()
         rows = torch.cat([heard, torch.arange(n, grams.shape[-1])])
-        known = [clients[row] for row in heard.tolist()]
-        judged = self.loaded.judge(grams[:, rows][:, :, rows], self._evidence(known))
+        measured = geometry.only(heard.tolist())
+        evidence = self._evidence(measured.clients)
+        judged = self.loaded.judge(
+            grams[:, rows][:, :, rows], evidence, threshold=self._threshold, **self._asked(geometry)
+        )
+        ruling = self._ruling(measured, judged, evidence)
         weights, scores = torch.zeros_like(lengths), torch.full_like(lengths, -1)
-        weights[heard], scores[heard] = judged.weights, judged.scores
-        reasons = {
+        weights[heard], scores[heard] = ruling.weights, judged.scores
+        too_long = {
             clients[row]: f"its update is {_times(lengths[row] / usual)} as long as the median "
             f"client's (more than {self.longest:g} times is too long)"
             for row in long.nonzero().flatten().tolist()
         }
-        suspects: dict[ClientId, Sequence[float]] = dict.fromkeys(reasons, ())
-        self._next = (self.known if self.memory else Memory()).after(
-            clients, scores, suspects | _suspects(known, judged)
-        )
+        self._next = self._after(clients, scores, measured.clients, judged, ruling, too_long)
         shortened = weights
         if self.clip:
             shortened = weights * (usual / lengths.clamp(min=_LEAST)).clamp(max=1)
-        self._basis = DecisionInputs(geometry.only(heard.tolist()), self._evidence(known))
-        return ClientWeights(weights, scores, shortened, reasons, self._suspicions())
+        self._basis = DecisionInputs(measured, evidence)
+        likely = None
+        if ruling.probability is not None:
+            likely = torch.full_like(lengths, torch.nan)
+            likely[heard] = ruling.probability
+        suspicions = {} if ruling.forgives else self._suspicions()
+        accused = _members(measured.clients, ruling.accused)
+        return ClientWeights(
+            weights,
+            scores,
+            shortened,
+            {**self._reasons(measured.clients, ruling, suspicions), **too_long},
+            suspicions,
+            unused=[c for c in measured.clients if c not in accused] if ruling.skipped else (),
+            probability=likely,
+            remarks=ruling.remarks,
+            skipped=ruling.skipped,
+        )
+
+    def _asked(self, geometry: Geometry) -> dict[str, Any]:
+        """Return what else a universal defense is to be told of a round."""
+        if not self.loaded.is_universal:
+            return {}
+        return {"shapes": geometry.shapes, "anchored": bool(self._references)}
 
     def _evidence(self, clients: Sequence[ClientId]) -> Tensor | None:
         if not self.memory:
             return None
-        return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
+        if not self.loaded.is_universal:
+            return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
+        held = [self.known.is_out(client) for client in clients]
+        return -_OUTWEIGHS * torch.tensor(held, dtype=torch.float64)
+
+    def _ruling(self, measured: Geometry, judged: Judged, evidence: Tensor | None) -> Ruling:
+        """Decide what becomes of the network's answer."""
+        accused = caught = judged.weights == 0
+        held, likely = torch.zeros_like(accused), None
+        if self.loaded.is_universal:
+            own = judged.logits
+            if evidence is not None:
+                held, own = evidence < 0, judged.logits - evidence
+            least = torch.tensor(self.loaded.form.settings.eps, dtype=torch.float64).logit()
+            caught = own - self._threshold < least
+            # If the network believes nobody, the weights are those of the least unlikely.
+            accused = accused | (caught | held).all()
+            if self.loaded.about.calibration is not None:
+                likely = self.loaded.about.calibration.probability(own)
+                # Who is held out for earlier rounds is not judged by this one.
+                likely = likely.where(caught | ~held, torch.nan)
+        found = Ruling(judged.weights, accused, caught, held, likely)
+        if not judged.familiar:
+            return found.unfamiliar(measured)
+        odd = oddity_of(measured.clients, found)
+        if odd is None:
+            return found
+        may_skip = not self.memory or self.known.may_skip
+        return found.of_odd(odd, measured, self.on_majority, may_skip=may_skip)
+
+    def _reasons(
+        self,
+        clients: Sequence[ClientId],
+        ruling: Ruling,
+        suspicions: Mapping[ClientId, Suspicion],
+    ) -> dict[ClientId, str]:
+        """Say why clients are suspected, and what else there is to say of a round."""
+        accused, caught = (_members(clients, each) for each in (ruling.accused, ruling.caught))
+        found = {}
+        for client in clients:
+            said = []
+            if client in accused and client not in caught:
+                said.append("held out, because it was taken for an attacker in earlier rounds")
+            elif client in accused and (self.loaded.is_universal or ruling.note):
+                looks = f": it {suspicions[client]}" if client in suspicions else ""
+                said.append(f"taken for an attack by {self.defense_label}{looks}")
+            if ruling.note:
+                said.append(ruling.note)
+            if said:
+                found[client] = "; ".join(said)
+        return found
+
+    def _after(
+        self,
+        clients: Sequence[ClientId],
+        scores: Tensor,
+        known: Sequence[ClientId],
+        judged: Judged,
+        ruling: Ruling,
+        too_long: Collection[ClientId],
+    ) -> Memory:
+        """Return what there is to remember after this round."""
+        before = self.known if self.memory else Memory()
+        suspects: dict[ClientId, Sequence[float]] = dict.fromkeys(too_long, ())
+        for row, client in enumerate(known):
+            if ruling.accused[row]:
+                suspects[client] = [] if judged.kinds is None else judged.kinds[row].tolist()
+        if self.loaded.is_universal:
+            caught = _members(known, ruling.caught) | set(too_long)
+            found = before.after_strikes(clients, caught, suspects)
+        else:
+            found = before.after(clients, scores, suspects)
+        if ruling.forgives:
+            return before.forgiving(found, skipped=bool(ruling.skipped))
+        return found
 
     def _suspicions(self) -> dict[ClientId, Suspicion]:
         """Return what suspects are suspected of, if the defense knows kinds."""
@@ -183,13 +343,27 @@ class Adaptive(GeometryRule):
         self.known = Memory.load(path)
 
 
-def _suspects(clients: Sequence[ClientId], judged: Judged) -> dict[ClientId, Sequence[float]]:
-    """Return those without weight, with logarithms of the probabilities of kinds."""
-    found: dict[ClientId, Sequence[float]] = {}
-    for row, client in enumerate(clients):
-        if judged.weights[row] == 0:
-            found[client] = [] if judged.kinds is None else judged.kinds[row].tolist()
-    return found
+def _load(defense: str, digest: str | None) -> Defense:
+    """Load a defense, or refuse it."""
+    try:
+        loaded = universal() if defense == UNIVERSAL else Defense.load(defense)
+    except InputError as error:
+        advice = ""
+        if defense == UNIVERSAL:
+            advice = ". It comes with fedimmune: install that again, or name a defense of your own"
+        raise ParameterError(f"adaptive: {error}{advice}") from error
+    if digest is not None and digest != loaded.digest:
+        which = f"{defense} is"
+        if defense == UNIVERSAL:
+            which = f"the universal defense of fedimmune {loaded.about.version} is"
+        raise ParameterError(
+            f"adaptive: {which} another defense ({loaded.digest}) than was asked for ({digest})"
+        )
+    return loaded
+
+
+def _members(clients: Sequence[ClientId], chosen: Tensor) -> set[ClientId]:
+    return {client for client, is_one in zip(clients, chosen.tolist(), strict=True) if is_one}
 
 
 def _suspicion(names: Sequence[str], case: Case, *, remembers: bool) -> Suspicion:
@@ -212,3 +386,6 @@ def _times(ratio: Tensor) -> str:
 _LEAST = torch.finfo(torch.float64).tiny
 _SURE = 0.5
 _STRENGTH = 10.0
+_OUTWEIGHS = 1000.0
+"""More than any score of a universal defense can make up for."""
+_MOST_ALARMS = 0.5

@@ -91,6 +91,9 @@ class Spectral(WeightRule):
         usual = float(errors.mean())
         reasons = {
             client: f"its reconstruction error is {error / usual:.3g} times the round's mean"
-            for client, error in zip(updates.clients, errors.tolist(), strict=True)
+            for client, error, is_kept in zip(
+                updates.clients, errors.tolist(), kept.tolist(), strict=True
+            )
+            if not is_kept
         }
         return mean_of(kept, score=errors, reasons=reasons if usual else {})

@@ -175,6 +175,8 @@ class TrainOptions:
     preset: str | None = None
     attacks: tuple[str, ...] | None = None
     anchor: bool | None = None
+    synthetic: bool | None = None
+    start: Defense | None = None
     epochs: int = 500
     seed: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -198,6 +200,8 @@ class TrainOptions:
             # The recordings decide about the anchor too, so it is not among the form's settings.
             anchor=chosen.pop("anchor", self.anchor),
             kinds=kinds,
+            synthetic=self.synthetic,
+            start=self.start,
             epochs=self.epochs if epochs is None else epochs,
             seed=self.seed,
             settings=chosen,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import torch
@@ -13,14 +14,17 @@ from torch import Tensor
 
 from fedimmune.adaptive.attack_kinds import learn_kinds
 from fedimmune.adaptive.defense import Defense, make_form
-from fedimmune.adaptive.description import DefenseAbout, Epoch
+from fedimmune.adaptive.description import Ancestor, DefenseAbout, Epoch
 from fedimmune.adaptive.detector import Detector, train_detector
-from fedimmune.adaptive.evaluation import validate
+from fedimmune.adaptive.evaluation import calibrate, validate
 from fedimmune.adaptive.models.base import AttentionModel, Inputs
-from fedimmune.adaptive.recordings import Recording, digest_of
+from fedimmune.adaptive.models.paper import Principal
+from fedimmune.adaptive.models.relational import Relational
+from fedimmune.adaptive.models.universal import Universal
+from fedimmune.adaptive.recordings import About, Recording, digest_of
 from fedimmune.adaptive.replay import sample
 from fedimmune.adaptive.split import Split, hold_out
-from fedimmune.adaptive.synthetic_attacks import lengthen
+from fedimmune.adaptive.synthetic_attacks import improvise, lengthen, vary_honest
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.untrusted import first_problem
 
@@ -28,15 +32,23 @@ __all__ = [
     "PRESETS",
     "Epoch",
     "Examples",
+    "Rounds",
+    "ancestor_of",
     "examples_of",
     "finished",
     "fit",
     "learn",
+    "rounds_of",
     "train",
     "training_facts",
 ]
 
-_LENGTHENED = 0.25
+_IMPROVISED, _VARIED = 0.5, 0.25
+"""Share of rounds that get a synthetic attack: of those without attack, and with one."""
+_MOST_SHOWN = 16
+"""Layers of a model that a batch shows."""
+_LENGTHENED, _ODD = 0.08, 0.3
+"""Share of rounds with updates of absurd length, and with odd honest clients."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,79 @@ class Examples:
         inputs = {name: tensor[rows] for name, tensor in self.inputs.items()}
         return Examples(inputs, self.attackers[rows])
 
+    def drawn(self, form: AttentionModel, random: torch.Generator) -> Examples:
+        """Return them as they are learned from once."""
+        return Examples(form.augmented(self.inputs, random), self.attackers)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Recorded rounds of one model and number of clients, out of which attacks are made anew.
+
+    Parameters
+    ----------
+    grams, attackers
+        Inner products, (rounds, layers, rows, rows), and who attacks, (rounds, n).
+    shapes, anchored
+        What the form's `prepare` is called with.
+    """
+
+    grams: Tensor
+    attackers: Tensor
+    shapes: Sequence[Sequence[int]]
+    anchored: bool
+
+    def __len__(self) -> int:
+        return len(self.attackers)
+
+    def take(self, rows: Tensor) -> Rounds:
+        """Return some of the rounds."""
+        return replace(self, grams=self.grams[rows], attackers=self.attackers[rows])
+
+    def drawn(self, form: AttentionModel, random: torch.Generator) -> Examples:
+        """Return them with synthetic attacks and honest oddities in some, as they are read once."""
+        grams, attackers = self.grams, self.attackers
+
+        def some(share: float) -> Tensor:
+            return torch.rand(len(self), generator=random) < share
+
+        made, who = improvise(grams, attackers, random)
+        quiet = ~attackers.any(-1)
+        # Of rounds without attack half stay so: a false alarm has to cost something.
+        attacked = torch.where(quiet, some(_IMPROVISED), some(_VARIED))
+        grams = torch.where(attacked[:, None, None, None], made, grams)
+        attackers = torch.where(attacked[:, None], who, attackers)
+        made, who = lengthen(grams, attackers, random)
+        longer = some(_LENGTHENED)
+        grams = torch.where(longer[:, None, None, None], made, grams)
+        attackers = torch.where(longer[:, None], who, attackers)
+        odd = some(_ODD)[:, None, None, None]
+        grams = torch.where(odd, vary_honest(grams, attackers, random), grams)
+        shapes, anchored = self.shapes, self.anchored
+        if form.name == Universal.name:
+            grams, shapes, anchored = _shown(grams, shapes, random, anchored=anchored)
+        return Examples(form.prepare(grams, shapes, anchored=anchored), attackers)
+
+
+def _shown(
+    grams: Tensor, shapes: Sequence[Sequence[int]], random: torch.Generator, *, anchored: bool
+) -> tuple[Tensor, Sequence[Sequence[int]], bool]:
+    """Hide some layers in half of the batches, and the anchor in half of them.
+
+    Of a deep model there is never more than a part: it costs time, and teaches no more.
+    """
+    chance, share, anchor = torch.rand(3, generator=random).tolist()
+    count = len(shapes)
+    if chance < 0.5:
+        count = round((0.5 + 0.5 * share) * count)
+    count = min(max(count, 2), _MOST_SHOWN, len(shapes))
+    if count < len(shapes):
+        kept = torch.randperm(len(shapes), generator=random)[:count].sort().values
+        grams, shapes = grams[:, kept], [shapes[row] for row in kept.tolist()]
+    if anchored and anchor < 0.5:
+        grams, anchored = grams[..., :-1, :-1], False
+    return grams, shapes, anchored
+
 
 def examples_of(
     form: AttentionModel,
@@ -69,47 +154,58 @@ def examples_of(
     *,
     random: torch.Generator | None = None,
 ) -> list[Examples]:
-    """Prepare recordings for a form; rounds with the same number of clients come together.
+    """Prepare recordings for a form; rounds with the same clients and layers come together.
 
-    With `random`, a quarter of the rounds is added a second time, with other lengths (`lengthen`).
+    With `random`, synthetic attacks and honest oddities are in them, as in training.
 
     Raises
     ------
     InputError
         There is no round that the form would learn from.
     """
-    by_clients: dict[int, list[Recording]] = {}
-    for recording in recordings:
-        by_clients.setdefault(recording.attackers.shape[1], []).append(recording)
     prepared = []
-    for _, group in sorted(by_clients.items()):
-        grams = torch.cat([recording.grams_with(*form.references) for recording in group])
-        attackers = torch.cat([recording.attackers for recording in group])
-        if random is not None:
-            some = torch.rand(len(grams), generator=random) < _LENGTHENED
-            longer, attack = lengthen(grams[some], attackers[some], random)
-            grams, attackers = torch.cat([grams, longer]), torch.cat([attackers, attack])
-        every = Examples(form.prepare(grams), attackers)
+    for group in rounds_of(form, recordings):
+        if random is None:
+            inputs = form.prepare(group.grams, group.shapes, anchored=group.anchored)
+            every = Examples(inputs, group.attackers)
+        else:
+            every = group.drawn(form, random)
         prepared.append(every.take(form.usable(every.inputs)))
     if recordings and not any(map(len, prepared)):
         raise InputError("every round has diverged beyond the form's `limit`: none is left")
     return [group for group in prepared if len(group)]
 
 
+def rounds_of(form: AttentionModel, recordings: Sequence[Recording]) -> list[Rounds]:
+    """Put rounds of the same clients, layers and references together."""
+    groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor]]] = {}
+    for recording in recordings:
+        grams, about = recording.seen_by(form)
+        shapes = tuple(map(tuple, about["shapes"]))
+        key = (recording.attackers.shape[1], shapes, about["anchored"])
+        groups.setdefault(key, []).append((grams, recording.attackers))
+    return [
+        Rounds(torch.cat([g for g, _ in found]), torch.cat([a for _, a in found]), *key[1:])
+        for key, found in sorted(groups.items())
+    ]
+
+
 def fit(
     form: AttentionModel,
-    to_train: Sequence[Examples],
+    to_train: Sequence[Examples | Rounds],
     to_validate: Sequence[Examples],
     *,
     epochs: int = 500,
     batch: int = 32,
     lr: float = 1e-3,
+    decay: bool = False,
     seed: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[Epoch]:
     """Train a form in place with Adam, leave it as at its best validation epoch; return the curve.
 
-    Rounds to train and to validate on are of different runs. `on_epoch` is called after each.
+    Rounds to train and to validate on are of different runs. With `decay` the learning rate falls
+    to nearly 0 along half a cosine. `on_epoch` is called after each epoch.
     """
     if not to_train or not to_validate:
         raise InputError(
@@ -120,12 +216,15 @@ def fit(
     best, best_state = float("inf"), copy.deepcopy(form.state_dict())
     curve = []
     for number in range(1, epochs + 1):
+        if decay:
+            cooled = 0.5 * (1 + math.cos(math.pi * (number - 1) / epochs))
+            optimizer.param_groups[0]["lr"] = lr * max(cooled, 0.02)
         form.train()
         total, count = 0.0, 0
-        for examples in _batches(to_train, batch, random):
+        for chosen in _batches(to_train, batch, random):
+            examples = chosen.drawn(form, random)
             optimizer.zero_grad()
-            inputs = form.augmented(examples.inputs, random)
-            loss = form.loss(inputs, form(inputs), examples.attackers)
+            loss = form.loss(examples.inputs, form(examples.inputs), examples.attackers)
             loss.backward()
             optimizer.step()
             total += float(loss.detach()) * len(examples)
@@ -139,16 +238,20 @@ def fit(
     return curve
 
 
-def _batches(groups: Sequence[Examples], size: int, random: torch.Generator) -> Iterator[Examples]:
+def _batches(
+    groups: Sequence[Examples | Rounds], size: int, random: torch.Generator
+) -> Iterator[Examples | Rounds]:
     """Shuffle rounds and cut them into batches, each of one number of clients."""
-    chosen = [
-        (group, rows)
-        for group in groups
-        for rows in torch.randperm(len(group), generator=random).split(size)
-    ]
+    chosen = [(group, rows) for group in groups for rows in _order(group, size, random).split(size)]
     for position in torch.randperm(len(chosen), generator=random).tolist():
         group, rows = chosen[position]
         yield group.take(rows)
+
+
+def _order(group: Examples | Rounds, size: int, random: torch.Generator) -> Tensor:
+    """Shuffle a group; few rounds that are drawn anew are drawn several times in one batch."""
+    times = max(1, size // len(group)) if isinstance(group, Rounds) else 1
+    return torch.cat([torch.randperm(len(group), generator=random) for _ in range(times)])
 
 
 @torch.no_grad()
@@ -178,7 +281,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Settings of the paper's form."""
 
-_LEARNING_RATES = {"relational": 1e-3, "paper": 1e-4}
+_LEARNING_RATES = {Universal.name: 1e-3, Relational.name: 1e-3, Principal.name: 1e-4}
 _BATCH = 32
 _MEMORY = 10.0
 """How much suspicion of earlier rounds counts: as much as c, so like a score of this round."""
@@ -206,6 +309,8 @@ def train(
     anchor: bool | None = ...,
     memory: bool | None = ...,
     kinds: bool = ...,
+    synthetic: bool | None = ...,
+    start: Defense | None = ...,
     epochs: int = ...,
     seed: int = ...,
     settings: Mapping[str, Any] | None = ...,
@@ -222,6 +327,8 @@ def train(
     anchor: bool | None = None,
     memory: bool | None = None,
     kinds: bool = True,
+    synthetic: bool | None = None,
+    start: Defense | None = None,
     epochs: int = 500,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
@@ -232,9 +339,11 @@ def train(
     Parameters
     ----------
     recordings
-        Of one model, from `rehearse` or `read_recordings`; of two runs at least.
+        From `rehearse` or `read_recordings`, of two runs at least; of one model, unless the form is
+        universal.
     form
-        ``relational``, or ``paper`` for that of Wan and Chen (2021). ``spectral`` makes a detector
+        ``relational``, ``universal`` for one that weighs clients of any model, or ``paper`` for
+        that of Wan and Chen (2021). ``spectral`` makes a detector
         for the rule of that name (Li et al., 2020) from recordings with ``save_updates``; it learns
         from honest clients alone, so it takes only `epochs`, `seed`, `settings` and `on_epoch`.
     preset
@@ -249,6 +358,12 @@ def train(
         form and not in the paper's.
     kinds
         Whether it also learns to tell kinds of attack apart.
+    synthetic
+        Whether it also learns attacks that nobody rehearsed, and that odd clients may be honest:
+        both are made up on the recorded inner products, anew in every epoch. By default in our
+        forms and not in the paper's.
+    start
+        A universal defense to start from, such as `universal()`: its form and settings.
     epochs
         Passes over all rounds; the best on the held-out run is kept.
     seed
@@ -278,8 +393,15 @@ def train(
     >>> defense.about.attacks
     ('sign-flip',)
     """
+    if start is not None:
+        if not start.is_universal or form not in (Relational.name, Universal.name) or settings:
+            raise ParameterError(
+                "training starts from a universal defense alone, whose form and settings it keeps"
+            )
+        form = Universal.name
     if form == "spectral":
         given = {"preset": preset, "attacks": attacks, "anchor": anchor, "memory": memory}
+        given["synthetic"] = synthetic
         for name in [name for name, value in given.items() if value is not None]:
             raise ParameterError(f"the spectral form takes no {name}")
         return train_detector(
@@ -290,32 +412,30 @@ def train(
         raise ParameterError(f"there is no form {form!r}; there are {known}")
     split = hold_out(recordings, attacks)
     about = recordings[0].about
-    for name in ("layers", "clients"):
-        if name in (settings or {}):
-            raise ParameterError(f"the {form} form: {name} follows from the recordings")
-    chosen = {"layers": len(about.layers), **_preset(form, preset), **(settings or {})}
-    if form == "relational":
-        chosen["anchor"] = _anchor(anchor, recorded="anchor" in about.references)
-    elif anchor:
-        raise ParameterError("the paper's form has no anchor")
-    if chosen.get("attention") is False:
-        chosen.setdefault("clients", about.clients)
+    chosen = _settings(form, preset, settings, anchor, about)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
             made = make_form(form, chosen)
         except ValidationError as error:
             raise ParameterError(f"the {form} form: {first_problem(error)}") from None
-    curve = learn(made, form, split, epochs=epochs, seed=seed, on_epoch=on_epoch)
+    if start is not None:
+        made = copy.deepcopy(start.form).float()
+    made_up = form != Principal.name if synthetic is None else synthetic
+    if made_up and form == Principal.name:
+        raise ParameterError("the paper's form learns what was rehearsed and no synthetic attacks")
+    curve = learn(made, form, split, epochs=epochs, seed=seed, synthetic=made_up, on_epoch=on_epoch)
+    tasks = {recording.about.task for recording in recordings}
     description = DefenseAbout(
-        task=about.task,
-        layers=about.layers,
+        task=about.task if len(tasks) == 1 else f"{len(tasks)} tasks",
+        layers={} if form == Universal.name else about.layers,
         form=form,
         settings=made.settings.model_dump(),
-        memory=_MEMORY if (form == "relational" if memory is None else memory) else 0.0,
+        memory=_MEMORY if (form != Principal.name if memory is None else memory) else 0.0,
         attacks=tuple(sorted(split.kinds)),
-        training=training_facts(form, epochs=epochs, seed=seed),
+        training=training_facts(form, epochs=epochs, seed=seed, synthetic=made_up),
         recordings=digest_of(split.every),
+        lineage=() if start is None else (*start.about.lineage, ancestor_of(start)),
     )
     held_out = hold_out(recordings).to_validate
     return finished(made, description, split, held_out, kinds=kinds, curve=curve)
@@ -328,29 +448,51 @@ def learn(
     *,
     epochs: int,
     seed: int,
+    synthetic: bool,
     on_epoch: Callable[[Epoch], None],
 ) -> list[Epoch]:
     """Train a form in place on recordings, from its present weights; return the learning curve.
 
-    `name` is the form's, as for `make_form`.
+    `name` is the form's, as for `make_form`; the other parameters are those of `train`.
     """
-    # The paper's form learns nothing but what was rehearsed.
-    random = torch.Generator().manual_seed(seed) if name == "relational" else None
-    return fit(
+    held_out = examples_of(form, split.to_validate)
+    to_train: Sequence[Examples | Rounds]
+    if not synthetic:
+        to_train = examples_of(form, split.to_train)
+    else:
+        to_train = rounds_of(form, split.to_train)
+        held_out += examples_of(form, split.to_validate, random=_held_out_draws())
+    curve = fit(
         form,
-        examples_of(form, split.to_train, random=random),
-        examples_of(form, split.to_validate),
+        to_train,
+        held_out,
         epochs=epochs,
         batch=_BATCH,
         lr=_LEARNING_RATES[name],
+        decay=isinstance(form, Universal),
         seed=seed,
         on_epoch=on_epoch,
     )
+    if isinstance(form, Universal):
+        form.note_ranges([each.inputs for each in held_out + examples_of(form, split.to_train)])
+    return curve
 
 
-def training_facts(name: str, *, epochs: int, seed: int) -> dict[str, Any]:
+def _held_out_draws() -> torch.Generator:
+    """Return the randomness of synthetic attacks to validate on: the same for every defense."""
+    return torch.Generator().manual_seed(0)
+
+
+def training_facts(name: str, *, epochs: int, seed: int, synthetic: bool) -> dict[str, Any]:
     """Describe how `learn` trains, for the defense's file."""
-    return {"epochs": epochs, "batch": _BATCH, "lr": _LEARNING_RATES[name], "seed": seed}
+    facts = {"epochs": epochs, "batch": _BATCH, "lr": _LEARNING_RATES[name], "seed": seed}
+    return {**facts, "synthetic": synthetic}
+
+
+def ancestor_of(defense: Defense) -> Ancestor:
+    """Return what a defense that is trained on is remembered by."""
+    about = defense.about
+    return Ancestor(digest=defense.digest, attacks=about.attacks, version=about.version)
 
 
 def finished(
@@ -367,8 +509,15 @@ def finished(
     A sample of what it has `learned` from becomes the replay. With `kinds` it also learns to tell
     kinds of attack apart.
     """
-    figures = validate(Defense(form, about), measured_on)
-    about = about.model_copy(update={"validation": tuple(figures)})
+    found: dict[str, Any] = {}
+    if len({tuple(recording.about.layers.items()) for recording in measured_on}) == 1:
+        # A table of everything that many tasks have would be longer than anybody reads.
+        found["validation"] = tuple(validate(Defense(form, about), measured_on))
+    if isinstance(form, Universal):
+        held_out = examples_of(form, measured_on)
+        held_out += examples_of(form, measured_on, random=_held_out_draws())
+        found["calibration"] = calibrate(form, [(e.inputs, e.attackers) for e in held_out])
+    about = about.model_copy(update=found)
     told_apart = None
     if kinds:
         seed = int(about.training["seed"])
@@ -382,6 +531,32 @@ def _preset(form: str, preset: str | None) -> dict[str, Any]:
     if form != "paper" or preset not in PRESETS:
         raise ParameterError(f"there is no preset {preset!r} of the {form} form")
     return PRESETS[preset]
+
+
+def _settings(
+    form: str,
+    preset: str | None,
+    settings: Mapping[str, Any] | None,
+    anchor: bool | None,
+    about: About,
+) -> dict[str, Any]:
+    """Return a form's settings: what is given, and what follows from the recordings."""
+    for name in ("layers", "clients"):
+        if name in (settings or {}):
+            raise ParameterError(f"the {form} form: {name} follows from the recordings")
+    chosen = {**_preset(form, preset), **(settings or {})}
+    if form == Universal.name:
+        if anchor is not None:
+            raise ParameterError("the universal form does with an anchor and without")
+        return chosen
+    chosen["layers"] = len(about.layers)
+    if form == Relational.name:
+        chosen["anchor"] = _anchor(anchor, recorded="anchor" in about.references)
+    elif anchor:
+        raise ParameterError("the paper's form has no anchor")
+    if chosen.get("attention") is False:
+        chosen.setdefault("clients", about.clients)
+    return chosen
 
 
 def _anchor(wanted: bool | None, *, recorded: bool) -> bool:

@@ -105,13 +105,15 @@ def _harm_by_products(
     rows[len(clients) :, honest + 2 :] = torch.eye(len(names), dtype=torch.float64)
     mean = torch.zeros(grams.shape[1], dtype=torch.float64)
     mean[:honest] = 1 / honest
+    shapes = [layer.shape for layer in seen.layers]
 
     def harm(factor: float) -> float:
         rows[: len(clients)][attacks, honest : honest + 2] = torch.tensor(
             [1.0, factor], dtype=torch.float64
         )
         try:
-            found = rule.weights_from_gram(rows @ grams @ rows.T, clients, references=names)
+            products = rows @ grams @ rows.T
+            found = rule.weights_from_gram(products, clients, references=names, shapes=shapes)
         except FedimmuneError:
             return -math.inf  # the round would be skipped
         if float(found.weight[attacks].sum()) < least:

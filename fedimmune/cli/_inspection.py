@@ -39,6 +39,7 @@ from fedimmune.runs.inspect import (
 
 __all__ = ["look_at_defense", "look_at_run"]
 
+_LIKELY = "P(attack)"
 _STYLES = {
     "trusted": "green",
     "reduced": "cyan",
@@ -68,10 +69,11 @@ def _overview(folder: RunFolder) -> Shown:
     found = histories_of(records)
     knows = any(one.is_attacker is not None for one in found)
     has_kinds = any(one.looks is not None for one in found)
+    is_likely = any(one.probability is not None for one in found)
     table = make_table(
         f"{folder.path.name}: {len(records)} rounds",
         ("client", *(["attacks"] if knows else [])),
-        ("rounds", "accused in", "weight", "score"),
+        ("rounds", "accused in", "weight", "score", *([_LIKELY] if is_likely else [])),
     )
     for heading in ("last", *(["looks most like"] if has_kinds else [])):
         table.add_column(heading, overflow="fold")
@@ -83,6 +85,7 @@ def _overview(folder: RunFolder) -> Shown:
             str(len(one.accused)),
             share(one.weight),
             decimals(one.score),
+            *([share(one.probability)] if is_likely else []),
             Text(one.last.verdict, _STYLES.get(one.last.verdict, "")),
             *([_looks(one.looks)] if has_kinds else []),
         )
@@ -106,6 +109,8 @@ def _round(folder: RunFolder, wanted: int) -> Shown:
     for one in record.clients:
         table.add_row(Text(one.client), *_cells(one, record.clients))
     parts: list[RenderableType] = [table]
+    if record.defense:
+        parts.append(Text(f"Judged by the defense {record.defense}.", "dim"))
     parts += [Text(f"warning: {warning}", "yellow") for warning in record.warnings]
     if record.error:
         parts.append(Text(f"The model stayed as it was: {record.error}", "yellow"))
@@ -131,7 +136,9 @@ def _client(folder: RunFolder, client: str) -> Shown:
 
 def _verdicts(title: str, first: str, clients: Sequence[ClientResult]) -> Table:
     knows = any(one.is_attacker is not None for one in clients)
-    table = make_table(title, (first, *(["attacks"] if knows else [])), ("weight", "score"))
+    likely = [_LIKELY] if _is_likely(clients) else []
+    figures = ("weight", "score", *likely)
+    table = make_table(title, (first, *(["attacks"] if knows else [])), figures)
     kinds = ["looks most like", "since"] if _has_kinds(clients) else []
     for heading in ("verdict", *kinds, "reason"):
         table.add_column(heading, overflow="fold")
@@ -144,10 +151,15 @@ def _cells(one: ClientResult, clients: Sequence[ClientResult]) -> list[Text | st
         *([_attacks(one.is_attacker)] if knows else []),
         share(one.weight),
         decimals(one.score),
+        *([share(one.probability)] if _is_likely(clients) else []),
         Text(one.verdict, _STYLES.get(one.verdict, "")),
         *([_looks(one.suspicion), _since(one.suspicion)] if _has_kinds(clients) else []),
         Text(one.reason),
     ]
+
+
+def _is_likely(clients: Sequence[ClientResult]) -> bool:
+    return any(one.probability is not None for one in clients)
 
 
 def _has_kinds(clients: Sequence[ClientResult]) -> bool:
@@ -193,6 +205,8 @@ def _explanation(folder: RunFolder, wanted: int, client: str, defense: Path | No
     if found is None:
         return Shown(facts, [f"{said}, and was not weighed: {one.reason or 'no reason'}.{knows}"])
     said += f", {share(one.weight)} of the weight, score {decimals(one.score)}."
+    if one.probability is not None:
+        said += f" By this round it attacks with a probability of {one.probability:.1%}."
     also = ""
     if one.suspicion is not None:
         began = one.suspicion.since
@@ -277,10 +291,9 @@ def look_at_defense(file: Path) -> Shown:
     if defense.about.validation:
         parts.append(validation_table(defense.about.validation))
         parts.append(promises_table(defense.about.validation))
-    parts += [
-        bars("Which layers it looks at", "layer", importance.by_layer),
-        bars("What it looks at there", "feature", importance.by_kind),
-    ]
+    if importance.by_layer:
+        parts.append(bars("Which layers it looks at", "layer", importance.by_layer))
+    parts.append(bars("What it looks at there", "feature", importance.by_kind))
     by = {"by_layer": dict(importance.by_layer), "by_kind": dict(importance.by_kind)}
     about = defense.about.model_dump(mode="json")
     known = {"file": str(file), "digest": defense.digest, "bytes": size, "parameters": numbers}

@@ -148,7 +148,10 @@ class Display(Observer):
     def _heading(self) -> None:
         s = self._scenario
         by = f"{s.attack.name} by {s.attackers} of {s.clients}" if s.attackers else "no attack"
-        self._print(Text(f"{s.task.name} · {s.rule.name} · {by} · seed {s.seed}", "bold"))
+        rule = s.rule.name
+        if self._records[0].defense:
+            rule = f"{rule}, {self._records[0].defense}"
+        self._print(Text(f"{s.task.name} · {rule} · {by} · seed {s.seed}", "bold"))
         if 0 < len(self._attackers) <= _STRIP:
             listed = " ".join(sorted(self._attackers, key=int))
             self._print(Text(f"attackers: {listed}", "dim"))

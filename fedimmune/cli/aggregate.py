@@ -74,15 +74,17 @@ def aggregate(
     defense: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Defense of the rule `adaptive`, made by `fedimmune train`."
+            metavar="FILE",
+            help="Defense of the rule `adaptive`, made by `fedimmune train`. [default: the "
+            "universal one]",
         ),
     ] = None,
     anchor: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The server's own model (with --updates: its difference), for defenses that "
-            "compare clients with it.",
+            help="The server's own model (with --updates: its difference), for rules and defenses "
+            "that compare clients with it.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -101,7 +103,7 @@ def aggregate(
         parameters["defense"] = str(defense)
     if before is not None:
         parameters["before"] = before
-    made = _make(rule, parameters, with_history=history is not None)
+    made = _make(rule, parameters, with_history=history is not None, with_anchor=anchor is not None)
     _check_clients(made, files, samples)
     if global_model is None and not updates:
         raise ParameterError(
@@ -136,7 +138,7 @@ def aggregate(
     say(notes, nowhere if output is None else f"wrote {output}")
 
 
-def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:
+def _make(name: str, parameters: dict[str, Any], *, with_history: bool, with_anchor: bool) -> Rule:
     from fedimmune import rules
     from fedimmune.rules import find
 
@@ -144,7 +146,11 @@ def _make(name: str, parameters: dict[str, Any], *, with_history: bool) -> Rule:
     for remembers in ("history", "memory"):
         if with_history and remembers in find(name).parameters():
             parameters.setdefault(remembers, True)
-    return rules.get(name, **parameters)
+    made = rules.get(name, **parameters)
+    # So does --anchor that it is looked at.
+    if with_anchor and "anchor" in made.welcomes:
+        return rules.get(name, **parameters, anchor=True)
+    return made
 
 
 def _check_clients(rule: Rule, files: list[Path], samples: Path | None) -> None:

@@ -31,7 +31,7 @@ STEPS = _names_in("rules/preaggregation.py")
 RULES = _names_in("rules/[!p]*.py", "rules/p[!r]*.py", "adaptive/rule.py", "adaptive/spectral.py")
 ATTACKS = _names_in("attacks/*.py")
 TASKS = _names_in("tasks/*.py")
-FORMS = ("relational", "paper", "spectral")
+FORMS = ("universal", "relational", "paper", "spectral")
 
 
 def one_of(names: Names) -> Callable[[str], list[str]]:

@@ -17,6 +17,7 @@ __all__ = ["inspect"]
 
 @command(
     "fedimmune inspect digits.defense",
+    "fedimmune inspect universal",
     "fedimmune inspect runs/RUN",
     "fedimmune inspect runs/RUN --round 7",
     "fedimmune inspect runs/RUN --round 7 --client 3",
@@ -35,13 +36,17 @@ def inspect(
 ) -> None:
     """Show what a defense looks at, or whom a run accused and why.
 
-    DEFENSE is a file that `fedimmune train` wrote: what it was trained on, how good it is,
-    which layers matter to it. RUN is a run's folder: whom it accused, in all rounds or in one; what
-    became of a client; or, with --round and --client and for the rule `adaptive`, which layers of
-    its update made the client suspect.
+    DEFENSE is a file that `fedimmune train` wrote, or `universal` for the one that ships with
+    fedimmune: what it was trained on, how good it is, what matters to it. RUN is a run's folder:
+    whom it accused, in all rounds or in one; what became of a client; or, with --round and --client
+    and for the rule `adaptive`, which layers of its update made the client suspect.
     """
+    from fedimmune.adaptive.defense import UNIVERSAL_FILE
+    from fedimmune.adaptive.rule import UNIVERSAL
     from fedimmune.cli._inspection import look_at_defense, look_at_run
 
+    if str(what) == UNIVERSAL and not what.exists():
+        what = UNIVERSAL_FILE
     if not what.exists():
         raise InputError(f"{what} does not exist: name a defense's file or a run's folder")
     if not what.is_dir():

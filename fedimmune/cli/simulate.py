@@ -24,6 +24,7 @@ __all__ = ["simulate"]
 
 @command(
     "fedimmune simulate --rule median --attack backdoor --attackers 4",
+    "fedimmune simulate --rule adaptive --attack backdoor",
     "fedimmune simulate --rule adaptive --defense digits.defense --attack backdoor",
     "fedimmune simulate --task mnist --rule krum --attack backdoor --attackers 3 \\",
     "    --set attack.shift_x=20 --workers 2",
@@ -49,7 +50,9 @@ def simulate(
     defense: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Defense of the rule `adaptive`, made by `fedimmune train`."
+            metavar="FILE",
+            help="Defense of the rule `adaptive`, made by `fedimmune train`. [default: the "
+            "universal one]",
         ),
     ] = None,
     attack: Annotated[

@@ -30,6 +30,7 @@ __all__ = ["train"]
 @command(
     "fedimmune train recordings -o digits.defense",
     "fedimmune train recordings -o digits.defense --attacks backdoor --epochs 200",
+    "fedimmune train recordings -o digits.defense --from universal",
     "fedimmune train recordings -o paper.defense --form paper --preset authors",
     "fedimmune train recordings -o digits.detector --form spectral",
     "fedimmune train recordings -o digits.defense --sweep --epochs 100",
@@ -43,8 +44,8 @@ def train(
     form: Annotated[
         str,
         typer.Option(
-            help="`relational`, the default model, or `paper`; `spectral` makes a detector for the "
-            "rule of that name, from recordings with --save-updates.",
+            help="`relational`, the default model, `universal` or `paper`; `spectral` makes a "
+            "detector for the rule of that name, from recordings with --save-updates.",
             autocompletion=one_of(FORMS),
         ),
     ] = "relational",
@@ -68,7 +69,27 @@ def train(
             help="Compare clients with the server's own update. [default: if recorded]",
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = 500,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Start from a universal defense; `universal` is the one that ships with the "
+            "package. Fewer rehearsals and epochs will do.",
+        ),
+    ] = None,
+    synthetic: Annotated[
+        bool | None,
+        typer.Option(
+            "--synthetic/--no-synthetic",
+            help="Also learn attacks made up on the recorded inner products. [default: except with "
+            "--form paper]",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of training epochs. [default: 500; with --from 100]"),
+    ] = None,
     seed: Seed = 1,
     settings: Annotated[
         list[str] | None,
@@ -105,6 +126,7 @@ def train(
     is kept. FILE.curve.csv has the learning curve. A search also writes FILE.sweep.svg, a heat map,
     and FILE.sweep.jsonl, the results by point, which are not computed again.
     """
+    from fedimmune.adaptive.defense import Defense, universal
     from fedimmune.adaptive.recordings import read_recordings
     from fedimmune.adaptive.sweep import TrainOptions
     from fedimmune.attacks import resolve
@@ -112,11 +134,17 @@ def train(
 
     writable(output)
     notes = remarks(quiet=quiet)
+    epochs = epochs or (500 if start is None else 100)
+    parent = None
+    if start is not None:
+        parent = universal() if start == "universal" else Defense.load(start)
     options = TrainOptions(
         form=form,
         preset=preset,
         attacks=None if attacks is None else tuple(resolve(a.strip()) for a in attacks.split(",")),
         anchor=anchor,
+        synthetic=synthetic,
+        start=parent,
         epochs=epochs,
         seed=seed,
         settings=dict(read_setting(text) for text in settings or []),
@@ -138,7 +166,7 @@ def train(
     if searching is not None:
         console().print(searched_table(defense.about.searched))
     console().print(validation_table(defense.about.validation))
-    if form != "spectral":
+    if form in ("relational", "paper") and parent is None:
         console().print(promises_table(defense.about.validation))
     best = min(defense.curve, key=lambda epoch: epoch.validation)
     say(notes, f"wrote {output} (epoch {best.number} of {len(defense.curve)})")

@@ -116,6 +116,10 @@ def figures_of(record: RoundRecord) -> dict[str, float]:
     weights = [client.weight for client in record.clients if client.weight is not None]
     if weights:
         found["fedimmune-largest-weight"] = max(weights)
+    likely = [one.probability for one in record.clients if one.probability is not None]
+    if likely:
+        found["fedimmune-expected-attackers"] = sum(likely)
+        found["fedimmune-largest-probability"] = max(likely)
     return found
 
 

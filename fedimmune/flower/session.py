@@ -224,7 +224,8 @@ class Session:
         for one in record.clients:
             self.notices[one.client] = one.notice(self.rule.name)
             self.notices[one.client]["round"] = record.round
-        if self.exclusion is not None:
+        # Nothing is held against anybody for a round that was not used.
+        if self.exclusion is not None and record.error is None:
             suspects = [c.client for c in record.clients if c.verdict == Verdict.SUSPECTED]
             self.exclusion.note(record.round, suspects)
 
@@ -268,7 +269,8 @@ def table_of(record: RoundRecord, rule: str) -> list[str]:
     """Return a line that sums a round up, and one for every client that is not simply trusted."""
     counts = Counter(client.verdict for client in record.clients)
     said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict])
-    head = f"{rule}, round {record.round}: {said or 'nobody was there'}"
+    by = f"{rule}, {record.defense}" if record.defense else rule
+    head = f"{by}, round {record.round}: {said or 'nobody was there'}"
     lines = [f"{head} ({record.seconds.aggregating:.2f} s)"]
     if record.error is not None:
         lines.append(f"  the model stays as it was: {one_line(record.error)}")
@@ -285,4 +287,6 @@ def table_of(record: RoundRecord, rule: str) -> list[str]:
 
 def _row(one: ClientResult) -> str:
     weight = "     –" if one.weight is None else f"{one.weight:6.4f}"
-    return f"  {one.client!s:<20} {weight}  {one.verdict:<9}  {one_line(one.reason, 90)}"
+    likely = "" if one.probability is None else f" {one.probability:6.1%}"
+    reason = one_line(one.reason, 90)
+    return f"  {one.client!s:<20} {weight}{likely}  {one.verdict:<9}  {reason}"

@@ -50,14 +50,15 @@ class RobustStrategy(FedAvg):
     rule
         Name of a rule (``fedimmune rules`` lists them), or a rule.
     defense
-        The file of a defense, for the rule ``adaptive`` (Wan and Chen, 2021).
+        The file of a defense, for the rule ``adaptive`` (Wan and Chen, 2021); by default the
+        universal one, which ships with the package and is for any model.
     rule_parameters
         The rule's other parameters, such as ``{"attackers": 3}``.
     before
         What happens to updates before the rule sees them, such as ``"clip(at=2),nnm"``.
     anchor
         Takes the global model and returns the server's own update, for rules and defenses that
-        compare clients with it. `anchor_for` makes one.
+        compare clients with it, as the universal one does if there is one. `anchor_for` makes one.
     server_loss
         Takes a model and returns its loss on data that the server trusts, for rules that try each
         client's update on it, such as ``zeno``.
@@ -103,14 +104,14 @@ class RobustStrategy(FedAvg):
     --------
     ::
 
-        strategy = RobustStrategy(rule="adaptive", defense="mnist.defense", runs="runs", name="a")
+        strategy = RobustStrategy(runs="runs", name="a")
         result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=20)
     """
 
     def __init__(
         self,
         *,
-        rule: str | Rule = "median",
+        rule: str | Rule = "adaptive",
         defense: str | os.PathLike[str] | None = None,
         rule_parameters: Mapping[str, Any] | None = None,
         before: Before = "",
@@ -158,7 +159,8 @@ class RobustStrategy(FedAvg):
         self.believe_samples = check_bool(_OWNER, "believe_samples", believe_samples)
         self.most_samples = check_int(_OWNER, "most_samples", most_samples, 1)
         parameters = dict(rule_parameters or {}) | ({"before": before} if before else {})
-        self.rule = _rule_of(rule, defense, parameters, believe_samples)
+        supplies = anchor is not None
+        self.rule = _rule_of(rule, defense, parameters, believe_samples, has_anchor=supplies)
         supplied = {"anchor", "model"} | ({"server_loss"} if server_loss is not None else set())
         self.rule.check_needs(supplied)
         if "anchor" in self.rule.needs and anchor is None:
@@ -387,8 +389,10 @@ def _rule_of(
     defense: str | os.PathLike[str] | None,
     parameters: Mapping[str, Any] | None,
     believes_samples: bool,
+    *,
+    has_anchor: bool,
 ) -> Rule:
-    """Make a rule, or take one that is made; it uses sample counts if they are believed."""
+    """Make a rule, or take one that is made; it uses sample counts and an anchor if there are."""
     if isinstance(rule, Rule):
         if defense is not None or parameters:
             raise ParameterError(
@@ -400,4 +404,7 @@ def _rule_of(
         given["defense"] = defense
     if believes_samples and "by_samples" in find(rule).parameters():
         given.setdefault("by_samples", True)
-    return rules.get(rule, **given)
+    made = rules.get(rule, **given)
+    if has_anchor and "anchor" in made.welcomes:
+        return rules.get(rule, **given, anchor=True)
+    return made

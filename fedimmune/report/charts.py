@@ -64,6 +64,8 @@ _SIGNED = 5000
 """With more cells, signs would be too small to see."""
 _BUBBLES = 30
 """With more clients or classes, discs would be too small: shades are shown instead."""
+_BINS = 10
+"""Of a reliability diagram."""
 _PHASES = {"training": _BLUE, "aggregating": _AMBER, "measuring": _PINK, "testing": _GREEN}
 _TIPS = {
     "rule_label": "rule",
@@ -81,6 +83,10 @@ _TIPS = {
     "count": "client-rounds",
     "share": "of this row",
     "limit": "the oracle",
+    "said": "P(attack), mean",
+    "attacked": "attacked",
+    "called": "P(attack)",
+    "probability": "P(attack)",
 }
 """Names of columns in tooltips, if not their own."""
 
@@ -383,6 +389,51 @@ def times(rounds: pd.DataFrame) -> Figure | None:
     return Figure("time", "Time per round, by phase", reading, chart)
 
 
+def reliability(results: Results, runs: Sequence[Hashable], label: str) -> Figure | None:
+    """Draw how often clients attacked that were said to, by the probability; None if unknown.
+
+    Client-rounds are counted in ten bins of equal width. The mean distance of their points to the
+    diagonal, weighted by the counts, is the expected calibration error.
+    """
+    clients = results.clients[results.clients["run"].isin(runs)]
+    clients = clients.dropna(subset=["is_attacker", "probability"])
+    if clients.empty:
+        return None
+    place = (clients["probability"] * _BINS).astype(int).clip(0, _BINS - 1)
+    by = clients.assign(attacks=clients["is_attacker"].astype(float)).groupby(place.rename("bin"))
+    found = by.agg(
+        said=("probability", "mean"), attacked=("attacks", "mean"), count=("attacks", "size")
+    ).reset_index()
+    found["called"] = [f"{10 * number}–{10 * number + 10} %" for number in found["bin"]]
+    error = float(((found["said"] - found["attacked"]).abs() * found["count"]).sum() / len(clients))
+    sure = clients[clients["probability"] >= 0.5]
+    told = "nobody was said to attack with a probability of one half or more"
+    if len(sure):
+        share = percent(float(sure["is_attacker"].astype(float).mean()))
+        told = f"of those said to attack with a probability of one half or more, {share} did"
+    axis = alt.Axis(format="%")
+    ends = alt.Chart(pd.DataFrame({"x": [0.0, 1.0], "y": [0.0, 1.0]}))
+    x = alt.X("said:Q", title="probability of attack, as said", axis=axis).scale(domain=[0, 1])
+    y = alt.Y("attacked:Q", title="share that attacked", axis=axis).scale(domain=[0, 1])
+    base = alt.Chart(_shown(found.drop(columns="bin"))).encode(x=x, y=y)
+    size = alt.Size("count:Q", legend=None).scale(type="sqrt", range=[40, 400])
+    tips = _tips(found.drop(columns="bin"), said=".1%", attacked=".1%", count="d")
+    chart = alt.layer(
+        ends.mark_line(strokeDash=[2, 3], opacity=0.6, color=_GRAY).encode(
+            x=alt.X("x:Q"), y=alt.Y("y:Q")
+        ),
+        base.mark_line(color=_BLUE, strokeWidth=2),
+        base.mark_circle(color=_BLUE, opacity=0.9).encode(size=size, tooltip=tips),
+    ).properties(height=210)
+    return Figure(
+        "reliability",
+        f"Reliability of {shortened(printable(label), 60)}",
+        f"{counted(len(clients), 'client-round')} by the probability of attack; {told}. The mean "
+        f"distance to the diagonal is {100 * error:.1f} points.",
+        chart,
+    )
+
+
 def confusion(counts: pd.DataFrame, label: str, reading: str) -> Figure:
     """Draw what clients looked most like, by what they were; see `summary.confusion_of`."""
     wide = counts.rename_axis(index="truth").reset_index()
@@ -421,9 +472,9 @@ def trust_map(results: Results, run: Hashable, title: str) -> Figure | None:
         looks=pd.Series([_looks(row) for row in rows_of(cells)], cells.index, dtype=object),
         warnings=cells["round"].map(rounds["warnings"]),
     )
-    told = ["row", "round", "verdict", "weight", "score", "side", "looks", "reason", "warnings"]
-    found = _shown(found[told].dropna(axis="columns", how="all"))
-    tips = _tips(found, round="d", weight=".1%", score=".4~g")
+    told = ["row", "round", "verdict", "weight", "score", "probability", "side", "looks", "reason"]
+    found = _shown(found[[*told, "warnings"]].dropna(axis="columns", how="all"))
+    tips = _tips(found, round="d", weight=".1%", score=".4~g", probability=".1%")
     by_weight = (cells["weight"] / cells["weight"].max()).clip(0.04, 1)
     found["shade"] = cells["verdict"].map(_SHADES).fillna(by_weight).fillna(0.75).round(2)
     signs = {name: sign for name, sign in _VERDICTS.items() if name in set(cells["verdict"])}

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.defense import Defense, universal
+from fedimmune.adaptive.rule import UNIVERSAL
 from fedimmune.errors import FedimmuneError
 from fedimmune.report.charts import Figure, learning_curve
 from fedimmune.report.summary import Cell, Heading, Table, percent
@@ -56,7 +57,7 @@ def defenses_of(results: Results) -> list[DefenseShown]:
 def _shown(file: Path, digest: str, *, truth: bool) -> DefenseShown:
     facts = [("file", str(file))] + ([("digest", digest)] if digest else [])
     try:
-        loaded = Defense.load(file)
+        loaded = universal() if str(file) == UNIVERSAL else Defense.load(file)
     except (FedimmuneError, OSError) as error:
         problem = f"It cannot be shown: {error}. It was there when the run was made."
         return DefenseShown(file.name, [problem], facts)
@@ -64,7 +65,8 @@ def _shown(file: Path, digest: str, *, truth: bool) -> DefenseShown:
         problem = f"It cannot be shown: {file} is now another defense ({loaded.digest})."
         return DefenseShown(file.name, [problem], facts)
     facts += loaded.describe()
-    curve, problems = _curve(file)
+    # What ships with the package ships without its curve.
+    curve, problems = (None, []) if str(file) == UNIVERSAL else _curve(file)
     return DefenseShown(
         file.name, problems, facts, _validation(loaded.about.validation, truth=truth), curve
     )

@@ -51,6 +51,8 @@ __all__ = ["Contents", "Group", "contents_of", "page_of", "write_figures", "writ
 
 _MAP_CELLS, _PARTITIONS, _LAYERS = 60_000, 4, 3
 """So that a page stays small, it shows no more cells of trust maps, partitions and layers."""
+_BY_RULE = ("by-side", "reliability")
+"""How names end of figures that there is one of per rule."""
 
 
 def write_report(
@@ -158,7 +160,7 @@ class Contents:
         """Yield every figure, with a name for its file."""
         for shown in self.settings:
             for figure in (figure for group in shown.groups for figure in group.figures):
-                is_one_of_many = figure.is_wide or "by-side" in figure.name
+                is_one_of_many = figure.is_wide or figure.name.endswith(_BY_RULE)
                 what = figure.title if is_one_of_many else figure.name
                 yield f"{shown.setting.title} {what}", figure
         for figure in self.partitions.figures:
@@ -214,6 +216,7 @@ def _shown(setting: Setting, room: dict[str, int]) -> SettingShown:
             [charts.confusion(counts, label, reading) for label, (counts, reading) in looked],
             tables=[_counts_table(counts, label) for label, (counts, _) in looked],
         ),
+        _reliability(setting),
         _clients(setting),
         _traits(setting, room),
         Group("Where the time went", _some(charts.times(rounds))),
@@ -294,6 +297,19 @@ def _sides(setting: Setting) -> Group:
         for column in ("weight", "score")
     ]
     return Group("Attackers and honest clients", _some(*found))
+
+
+def _reliability(setting: Setting) -> Group:
+    found = [
+        charts.reliability(setting.results, [run.run for run in setting.runs_of(label)], label)
+        for label in setting.rules
+    ]
+    group = Group("How far probabilities of attack can be believed", _some(*found))
+    if group.figures:
+        group.notes.append(
+            "A calibrated rule's points lie on the dotted line; a larger disc is of more clients."
+        )
+    return group
 
 
 def _clients(setting: Setting) -> Group:

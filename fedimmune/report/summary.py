@@ -178,7 +178,7 @@ def settings_of(results: Results) -> list[Setting]:
 
 
 def notices_of(setting: Setting) -> list[str]:
-    """Return which runs are unfinished, and which rounds have warnings."""
+    """Return which runs are unfinished, and which rounds have warnings or left the model alone."""
     notices = [
         f"The run {run.run} is unfinished: {int(run.played)} of {counted(run.planned, 'round')} "
         "were played, and this report is of those. The command that began it resumes it."
@@ -189,18 +189,30 @@ def notices_of(setting: Setting) -> list[str]:
         odd = setting.rounds[setting.rounds["run"] == run.run].dropna(subset=["warnings"])
         if odd.empty:
             continue
-        names = [str(number) for number in odd["round"]]
-        count = len(names)
-        which = (
-            names if count <= _ROUNDS else [", ".join(names[:_ROUNDS]), f"{count - _ROUNDS} more"]
-        )
-        where = f"round {names[0]}" if count == 1 else f"{count} rounds ({listed(which)})"
         first = odd.iloc[0]
         notices.append(
-            f"{setting.name_of(run)}: warnings in {where}. In round {first['round']}, "
+            f"{setting.name_of(run)}: warnings in {_which(odd)}. In round {first['round']}, "
             f"{shortened(first['warnings'])}."
         )
+    if len(setting.runs) == 1:  # its summary says it
+        return notices
+    for run in setting.runs:
+        failed = setting.rounds[setting.rounds["run"] == run.run].dropna(subset=["error"])
+        if len(failed):
+            first = failed.iloc[0]
+            notices.append(
+                f"{setting.name_of(run)}: the model stayed as it was in {_which(failed)}. In round "
+                f"{first['round']}, {shortened(first['error'])}."
+            )
     return notices
+
+
+def _which(rounds: pd.DataFrame) -> str:
+    """Name rounds, as many as fit."""
+    names = [str(number) for number in rounds["round"]]
+    count = len(names)
+    which = names if count <= _ROUNDS else [", ".join(names[:_ROUNDS]), f"{count - _ROUNDS} more"]
+    return f"round {names[0]}" if count == 1 else f"{count} rounds ({listed(which)})"
 
 
 def summary_of(setting: Setting) -> list[str]:
@@ -469,6 +481,9 @@ def client_table(setting: Setting, run: Any) -> Table | None:
     columns |= {name: partial(_whole, counts[name]) for name in map(str, Verdict) if name in counts}
     if weights.notna().any():
         columns["mean weight"] = lambda one: _measured(weights[one], 0, percent)
+    likely_by = by_client["probability"].mean()
+    if likely_by.notna().any():
+        columns["mean P(attack)"] = lambda one: _measured(likely_by[one], 0, percent)
     suspected = cells[cells["verdict"] == "suspected"].groupby("client")["round"].min()
     if len(suspected):
         columns["first suspected"] = partial(_whole, suspected)

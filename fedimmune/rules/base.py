@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan, nan
 from statistics import median
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -24,6 +25,7 @@ from fedimmune.kernels import (
     ColumnFunction,
     add_noise,
     combine,
+    nothing,
     survival,
     weighted_sum,
 )
@@ -79,9 +81,19 @@ class ClientWeights:
         What the updates are multiplied by before they are added up, if that is not `weight`: a
         rule that clips updates has smaller ones, which need not sum to one.
     reasons
-        Why clients have no weight, if the rule can say more than that.
+        Why clients have no weight, if the rule can say more than that, and what else there is to
+        say of others.
     suspicions
         What clients without weight are suspected of, if the rule knows kinds of attack.
+    unused
+        Clients without weight who are not suspected for that.
+    probability
+        That each client attacks, if the rule can tell; NaN for whom it cannot.
+    remarks
+        What is to be announced of the round as a whole, in the rule's own words.
+    skipped
+        Why the model has to stay as it is although the round is valid; empty if it moves. Nobody
+        has a weight then.
     noise
         Standard deviation of the normal noise that is added to each trained value of the result.
     memory
@@ -93,6 +105,10 @@ class ClientWeights:
     coefficients: Tensor | None = None
     reasons: Mapping[ClientId, str] = field(default_factory=dict)
     suspicions: Mapping[ClientId, Suspicion] = field(default_factory=dict)
+    unused: Collection[ClientId] = ()
+    probability: Tensor | None = None
+    remarks: tuple[str, ...] = ()
+    skipped: str = ""
     noise: float = 0.0
     memory: float = 0.0
 
@@ -122,6 +138,8 @@ class ClientWeights:
             suspicions={
                 c: self.suspicions[row] for c, row in named.items() if row in self.suspicions
             },
+            unused=[c for c, row in named.items() if row in self.unused],
+            probability=None if self.probability is None else self.probability[mixing.owner],
         )
 
 
@@ -172,6 +190,8 @@ class Rule(Configurable, ABC):
     """Where the rule is from."""
     needs: frozenset[str] = frozenset()
     """What the rule needs besides the updates: of `NEEDS`. Engines and Flower supply it."""
+    welcomes: frozenset[str] = frozenset()
+    """What the rule can do without, but can be made to need, by its parameter of that name."""
     looks_at: ClassVar[str] = "other"
     """What decides, for lists: inner products (*Gram*), one *coordinate* at a time, or *other*."""
     packages: ClassVar[frozenset[str]] = frozenset()
@@ -209,6 +229,9 @@ class Rule(Configurable, ABC):
     shortens updates or moves values."""
     remembers_clients: ClassVar[bool] = True
     """Whether a rule with history knows clients by name."""
+
+    defense_label: str = ""
+    """Which defense a learned rule uses, for its verdicts; empty for any other rule."""
 
     buffers: str = "median"
     before: str = ""
@@ -439,6 +462,7 @@ class Rule(Configurable, ABC):
         """
         weights = _by_client(updates, None if found is None else found.weight)
         scores = _by_client(updates, survived if found is None else found.score)
+        likely = _by_client(updates, None if found is None else found.probability) or {}
         # If one client in the middle has nearly all the weight, the others are not odd for that:
         # hence the median client's weight besides an equal one.
         usual = min(1 / len(weights), median(weights.values())) if weights else 0.0
@@ -451,7 +475,9 @@ class Rule(Configurable, ABC):
                 verdict, reason = self._survivor(scores[client], survived, updates.size)
             if client in updates.aside:
                 verdict, reason = Verdict.SUSPECTED, updates.aside[client]
-            clients.append(ClientResult(client, verdict, weight, score, reason, suspicion))
+            one = ClientResult(client, verdict, weight, score, reason, suspicion)
+            probability = likely.get(client, nan)
+            clients.append(one if isnan(probability) else replace(one, probability=probability))
         for client, reason in updates.aside.items():
             if client not in updates.clients:
                 if weights is not None:
@@ -463,7 +489,17 @@ class Rule(Configurable, ABC):
             for client, reason in updates.rejected.items()
         ]
         rejected = dict(updates.rejected)
-        return Aggregation(self.name, update, weights, scores, rejected, tuple(clients))
+        return Aggregation(
+            self.name,
+            update,
+            weights,
+            scores,
+            rejected,
+            tuple(clients),
+            defense=self.defense_label,
+            skipped="" if found is None else found.skipped,
+            remarks=() if found is None else found.remarks,
+        )
 
     def _verdict(
         self, client: ClientId, weight: float | None, usual: float, found: ClientWeights | None
@@ -475,14 +511,16 @@ class Rule(Configurable, ABC):
             suspicion, reason = found.suspicions.get(client), f"{self.name} gave it no weight"
             if suspicion is not None:
                 reason = f"taken for an attack: it {suspicion}"
-            verdict = self.unweighted_means if self._accuses else Verdict.UNUSED
+            accused = self._accuses and client not in found.unused
+            verdict = self.unweighted_means if accused else Verdict.UNUSED
             return verdict, found.reasons.get(client) or reason, suspicion
-        share = weight * len(found.weight)
+        share, also = weight * len(found.weight), found.reasons.get(client, "")
         if not self._accuses or share >= _REDUCED:
-            return Verdict.TRUSTED, "", None
+            return Verdict.TRUSTED, also, None
         verdict = Verdict.SUSPECTED if weight < self.suspects_below * usual else Verdict.REDUCED
         said = f"{share:.1%}" if share >= _SHOWN else f"less than {_SHOWN:.1%}"
-        return verdict, f"{self.name} gave it {said} of an equal share", None
+        reason = f"{self.name} gave it {said} of an equal share"
+        return verdict, f"{reason}; {also}" if also else reason, None
 
     @property
     def _accuses(self) -> bool:
@@ -521,6 +559,10 @@ class WeightRule(Rule):
             for _ in updates.blocks(updates.of_kind(Kind.BUFFER), check=True):
                 pass  # who is invalid in what is not measured has to be known before the weighing
         found = self._weighed(updates)
+        if found.skipped:
+            answer = self._answer(updates, nothing(updates), found)
+            self.finish(updates)
+            return answer
         coefficients = found.weight if found.coefficients is None else found.coefficients
         counts = found.weight > 0
         if not bool(counts.any()):  # nobody is believed: everybody's part is 0
@@ -611,6 +653,7 @@ class GeometryRule(WeightRule):
         clients: Sequence[ClientId] | None = None,
         *,
         references: Sequence[str] = (),
+        shapes: Sequence[Sequence[int]] = (),
     ) -> ClientWeights:
         """Weigh clients without anybody's update: inner products are enough.
 
@@ -626,6 +669,9 @@ class GeometryRule(WeightRule):
         references
             Names of rows that follow the clients', such as ``("anchor",)`` for a rule that needs
             the server's own update.
+        shapes
+            Of the layers, in order, for a rule that asks what layers are: ``adaptive`` with a
+            universal defense.
 
         Raises
         ------
@@ -643,7 +689,7 @@ class GeometryRule(WeightRule):
         """
         if self.reads_values:
             raise ParameterError(f"{self!r} looks at more than inner products")
-        geometry = Geometry.from_grams(grams, clients, references=references)
+        geometry = Geometry.from_grams(grams, clients, references=references, shapes=shapes)
         self.check_needs(references)
         if len(geometry) < self.clients_needed:
             raise NotEnoughClientsError(self.name, len(geometry), self.clients_needed, {})

@@ -299,8 +299,9 @@ def finish_round(
         round=done.round,
         **(metrics or {}),
         clients=_clients(updates, outcome, failed or {}, late or {}, notes or {}, attackers),
-        warnings=() if answer is None else answer.warnings,
+        warnings=() if answer is None else _other_than(outcome.error, answer.warnings),
         error=outcome.error,
+        defense=None if answer is None else answer.defense or None,
         seconds=seconds,
     )
     if folder is not None:
@@ -310,6 +311,11 @@ def finish_round(
         folder.append(record)
         folder.save(done, rule, last=last)
     return record
+
+
+def _other_than(error: str | None, warnings: Sequence[str]) -> tuple[str, ...]:
+    """Return the warnings that an error, which is shown too, does not repeat."""
+    return tuple(warning for warning in warnings if warning != error)
 
 
 def _clients(

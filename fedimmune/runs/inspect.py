@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedimmune.adaptive.defense import Defense
+from fedimmune.adaptive.defense import Defense, universal
 from fedimmune.adaptive.explanation import Explanation, explain
+from fedimmune.adaptive.rule import UNIVERSAL
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.results import ACCUSING, ClientResult, Suspicion
 from fedimmune.runs.folder import RunFolder
@@ -44,7 +45,7 @@ class ClientHistory:
         Number of rounds by verdict.
     accused
         The rounds in which it was suspected or rejected.
-    weight, score
+    weight, score, probability
         Averages over the rounds that have one.
     last
         Its result in the last round that it took part in.
@@ -61,6 +62,7 @@ class ClientHistory:
     accused: tuple[int, ...]
     weight: float | None
     score: float | None
+    probability: float | None
     last: ClientResult
     suspected_since: int | None
     looks: Suspicion | None
@@ -93,6 +95,7 @@ def histories_of(records: Sequence[RoundRecord]) -> list[ClientHistory]:
             accused=tuple(number for number, part in parts if part.verdict in ACCUSING),
             weight=_mean(part.weight for _, part in parts),
             score=_mean(part.score for _, part in parts),
+            probability=_mean(part.probability for _, part in parts),
             last=parts[-1][1],
             suspected_since=next((n for n, part in parts if part.verdict == "suspected"), None),
             looks=_looks([part.suspicion for _, part in parts if part.suspicion is not None]),
@@ -183,13 +186,41 @@ def explain_client(
         if defense is None:
             raise
         raise ParameterError(str(error)) from error
-    if list(trace.layers) != list(loaded.about.layers):
+    layers: Mapping[str, Sequence[int]] = loaded.about.layers
+    if loaded.is_universal:
+        layers = dict(zip(trace.layers, trace.shapes, strict=False))
+    if list(trace.layers) != list(layers):
         raise InputError(f"the trace of round {number} is of other layers than the defense's")
-    return explain(loaded, trace.clients, client, trace.grams, trace.evidence)
+    return explain(
+        loaded,
+        trace.clients,
+        client,
+        trace.grams,
+        trace.evidence,
+        layers=layers,
+        threshold=_threshold(chosen, loaded),
+    )
+
+
+def _threshold(rule: Mapping[str, Any], defense: Defense) -> float:
+    """Return the logit below which the run's rule suspected clients."""
+    rate, calibration = rule.get("max_false_alarms"), defense.about.calibration
+    if calibration is None or not isinstance(rate, int | float):
+        return 0.0
+    return calibration.threshold(rate)
 
 
 def _defense(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defense:
+    wanted = rule.get("digest")
     place = Path(str(rule.get("defense", ""))) if given is None else Path(given)
+    if str(place) == UNIVERSAL:
+        shipped = universal()
+        if wanted and shipped.digest != wanted:
+            raise InputError(
+                f"the universal defense of fedimmune {shipped.about.version} ({shipped.digest}) is "
+                f"another than the run's ({wanted}): give the run's own with --defense"
+            )
+        return shipped
     if not place.is_file():
         raise InputError(
             f"the run's defense is no longer there ({place}): name it with --defense"
@@ -197,7 +228,6 @@ def _defense(rule: dict[str, Any], given: str | os.PathLike[str] | None) -> Defe
             else f"there is no defense {place}"
         )
     loaded = Defense.load(place)
-    wanted = rule.get("digest")
     if wanted and loaded.digest != wanted:
         raise InputError(
             f"{place} is another defense ({loaded.digest}) than the run's ({wanted}): give the "

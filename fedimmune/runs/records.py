@@ -109,6 +109,8 @@ class RoundRecord(_Record):
         What is odd about the round as a whole; see `Aggregation.warnings`.
     error
         Why the global model did not change; None if it did.
+    defense
+        Which defense the learned rule used; None for any other rule.
     seconds
         Where the time went; the only part that differs between equal runs.
     """
@@ -128,4 +130,5 @@ class RoundRecord(_Record):
     clients: tuple[_Client, ...] = ()
     warnings: tuple[str, ...] = ()
     error: str | None = None
+    defense: str | None = None
     seconds: Seconds

@@ -323,7 +323,7 @@ def _tables(read: Sequence[_Run]) -> Results:
     numbers = dict.fromkeys((name for name in _ROUND if name not in words), float)
     rounds = rounds.astype({"round": int, "accused": int, **numbers})
     clients = pd.DataFrame([row for run in read for row in run.clients], columns=_CLIENT)
-    shares = ("weight", "score", "confidence", "runner_up_confidence")
+    shares = ("weight", "score", "probability", "confidence", "runner_up_confidence")
     clients = clients.astype(
         {"round": int, "is_attacker": "boolean", "since": "Int64", **dict.fromkeys(shares, float)}
     )

@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedimmune._inputs import savable_ids
@@ -31,6 +33,8 @@ _FILE = re.compile(r"round-(\d{4,})\.safetensors")
 _UNFINISHED = re.compile(r"\.round-\d{4,}\.safetensors\.[0-9a-f]{8}")
 _KEPT = "kept/"
 """Before a layer's name, so that no layer can be taken for the inner products."""
+_Size = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
+_Shapes = TypeAdapter(tuple[Annotated[tuple[_Size, ...], Field(max_length=64)], ...])
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Trace:
     references
         What the rows of `grams` are that follow the clients': ``anchor`` for the server's own
         update.
+    shapes
+        Of the measured layers, in their order; empty if they are not known.
     """
 
     round: int
@@ -67,6 +73,7 @@ class Trace:
     senders: tuple[ClientId, ...] = ()
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     references: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 def trace_of(
@@ -98,6 +105,7 @@ def trace_of(
         grams=geometry.grams(*geometry.references),
         evidence=basis.evidence,
         references=geometry.references,
+        shapes=geometry.shapes,
         senders=senders,
         kept=kept,
     )
@@ -155,6 +163,7 @@ class Traces:
                 grams=tensors.get("grams"),
                 evidence=tensors.get("evidence"),
                 references=_names(about.get("references")),
+                shapes=_shapes(about.get("shapes", [])),
                 senders=tuple(savable_ids(about.get("senders"))),
                 kept={name: tensors[_KEPT + name] for name in kept},
             )
@@ -181,6 +190,7 @@ class Traces:
             clients=[str(client) for client in trace.clients],
             layers=list(trace.layers),
             references=list(trace.references),
+            shapes=[list(shape) for shape in trace.shapes],
             senders=[str(client) for client in trace.senders],
             kept=list(trace.kept),
         )
@@ -231,6 +241,13 @@ def _names(found: object) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _shapes(found: object) -> tuple[tuple[int, ...], ...]:
+    try:
+        return _Shapes.validate_python(found)
+    except ValidationError:
+        raise InputError("it does not say which shapes its layers have") from None
+
+
 def _is_finite(tensor: Tensor) -> bool:
     return tensor.dtype == torch.float64 and bool(torch.isfinite(tensor).all())
 
@@ -245,6 +262,7 @@ def _check(trace: Trace) -> None:
     if grams is not None:
         rows = clients + len(trace.references)
         fits &= layers > 0 and clients > 0 and grams.shape == (layers, rows, rows)
+        fits &= len(trace.shapes) in (0, layers)
         fits &= _is_finite(grams)
     if trace.evidence is not None:
         fits &= trace.evidence.shape == (clients,) and _is_finite(trace.evidence)

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedimmune.attacks import Attack, Context
+from fedimmune.simulation.components import Oddity
 from fedimmune.simulation.scenario import ResolvedScenario
 from fedimmune.simulation.seeding import generator, seeded
 from fedimmune.tasks import DataSpec, Samples, Task
+from fedimmune.tasks.text import PADDING
 
-__all__ = ["PIECE", "Counts", "batches", "test_piece", "train_client", "write_update"]
+__all__ = ["PIECE", "Counts", "batches", "odd_inputs", "test_piece", "train_client", "write_update"]
 
 PIECE = 500
 """Test samples at a time. Fixed, so that sums do not depend on who computes them."""
@@ -113,6 +115,8 @@ test_piece.__test__ = False  # type: ignore[attr-defined]  # its name is not a t
 
 _MOMENTUM = "momentum_buffer"
 """PyTorch's name for it."""
+_REPLACED = 0.3
+"""Share of the words that a noisy text loses."""
 
 
 def batches(indices: Tensor, size: int, random: torch.Generator) -> Iterator[Tensor]:
@@ -123,6 +127,21 @@ def batches(indices: Tensor, size: int, random: torch.Generator) -> Iterator[Ten
     order = indices[torch.randperm(len(indices), generator=random)]
     whole = len(order) // size * size
     yield from (order[:whole] if whole else order).split(size)
+
+
+def odd_inputs(inputs: Tensor, odd: Oddity | None, spec: DataSpec) -> Tensor:
+    """Return a batch as a client with odd data has it; PyTorch is seeded."""
+    if odd in {None, "one-class"}:
+        return inputs
+    if spec.words is not None:
+        if odd == "inverted":
+            return inputs.flip(1)
+        other = torch.randint(1, max(2, spec.words), inputs.shape).to(inputs)
+        replaced = (torch.rand(inputs.shape) < _REPLACED) & (inputs != PADDING)
+        return torch.where(replaced, other, inputs)
+    if odd == "inverted":
+        return -inputs
+    return inputs + (1 if odd == "brighter" else torch.randn_like(inputs))
 
 
 def train_client(
@@ -136,6 +155,7 @@ def train_client(
     attack: Attack,
     context: Context,
     momentum: Mapping[str, Tensor] | None = None,
+    odd: Oddity | None = None,
 ) -> None:
     """Train a global model in place, as one client does in one round.
 
@@ -152,6 +172,8 @@ def train_client(
     momentum
         What the client's optimizer resumes with, by layer, 0 at first; updated in place for the
         next round. None to start afresh.
+    odd
+        What is odd about its data.
     """
     device, round_number = torch.device(scenario.device), context.round
     on_batch = attack.on_batch if attack.overrides("on_batch") else None
@@ -170,7 +192,7 @@ def train_client(
         for batch in islice(drawn, scenario.local_steps):
             inputs = samples.inputs.index_select(0, batch)
             labels = samples.labels.index_select(0, batch)
-            inputs = task.augment(inputs)
+            inputs = odd_inputs(task.augment(inputs), odd, context.spec)
             if on_batch is not None:
                 inputs, labels = on_batch(inputs, labels, context)
             step += 1

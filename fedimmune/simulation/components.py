@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -19,14 +20,27 @@ from pydantic import (
 
 from fedimmune.errors import FedimmuneError, ParameterError
 from fedimmune.registry import Configurable, make, names_code
+from fedimmune.simulation.seeding import generator
 from fedimmune.tasks import TrainingConfig
 
-__all__ = ["ComponentConfig", "Optimizer", "ResolvedOptimizer", "chosen_as", "resolved"]
+__all__ = [
+    "ComponentConfig",
+    "Oddity",
+    "Optimizer",
+    "ResolvedOptimizer",
+    "Variation",
+    "Work",
+    "chosen_as",
+    "resolved",
+]
 
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 _Momentum = Annotated[float, Field(ge=0, lt=1, strict=True)]
 _Decay = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+_Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 _ADAM_LR = 0.001
+
+Oddity = Literal["one-class", "inverted", "brighter", "noisy"]
 
 
 class ComponentConfig(BaseModel):
@@ -175,3 +189,83 @@ class ResolvedOptimizer(Optimizer):
         if self.name == "adam":
             return torch.optim.Adam(trained, **common)
         return torch.optim.SGD(trained, momentum=self.momentum, **common)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one client does otherwise than the scenario says for all.
+
+    Parameters
+    ----------
+    epochs, lr, samples
+        Factors of its local epochs or steps, of its learning rate, and of its number of samples.
+    odd
+        What is odd about its data, if anything.
+    """
+
+    epochs: float = 1.0
+    lr: float = 1.0
+    samples: float = 1.0
+    odd: Oddity | None = None
+
+
+class Variation(BaseModel):
+    """How clients differ in what they do; all honest, unless they attack.
+
+    Factors are drawn once per client, on a logarithmic scale.
+
+    Parameters
+    ----------
+    share
+        Share of the clients to draw factors for; the others do as the scenario says.
+    epochs
+        They train up to so many times as many epochs, or steps.
+    lr
+        Their learning rate is up to so many times as high, or as low.
+    samples
+        They have down to this fraction, 1/`samples`, of their samples.
+    odd
+        What is odd about some honest clients' data: they have samples of one of their classes alone
+        (``one-class``), or what they train on is ``inverted`` (text: read backwards), ``brighter``,
+        or ``noisy`` (text: words are replaced).
+    odd_clients
+        How many those are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    share: float = Field(1.0, gt=0, le=1)
+    epochs: _Factor = 1.0
+    lr: _Factor = 1.0
+    samples: _Factor = 1.0
+    odd: Oddity | None = None
+    odd_clients: int = Field(1, ge=1, strict=True)
+
+    def draw(self, seed: int, clients: int, honest: Collection[int]) -> list[Work]:
+        """Draw what each client does.
+
+        Parameters
+        ----------
+        seed
+            The scenario's.
+        clients
+            How many.
+        honest
+            Who may have odd data, in the order in which they get it.
+        """
+        random = generator(seed, "variation")
+        varied = set(
+            torch.randperm(clients, generator=random)[: round(self.share * clients)].tolist()
+        )
+        drawn = torch.rand((clients, 3), generator=random, dtype=torch.float64).tolist()
+        odd = set(list(honest)[: self.odd_clients]) if self.odd else set()
+        works = [
+            Work(self.epochs**up, self.lr ** (2 * either - 1), self.samples**-down)
+            if client in varied
+            else Work()
+            for client, (up, either, down) in enumerate(drawn)
+        ]
+        return [
+            replace(work, odd=self.odd) if client in odd else work
+            for client, work in enumerate(works)
+        ]

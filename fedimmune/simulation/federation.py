@@ -17,6 +17,7 @@ from fedimmune.errors import InputError, ParameterError
 from fedimmune.rules import Rule
 from fedimmune.runs.records import ClientData
 from fedimmune.simulation.client import PIECE, Counts
+from fedimmune.simulation.components import Work
 from fedimmune.simulation.scenario import ResolvedScenario, Scenario
 from fedimmune.simulation.seeding import generator, seeded
 from fedimmune.simulation.shared_memory import Layout
@@ -28,7 +29,7 @@ from fedimmune.simulation.workers import (
     TrainJob,
     usable_cores,
 )
-from fedimmune.tasks import Data, Task, build_model
+from fedimmune.tasks import Data, DataSpec, Task, build_model
 from fedimmune.updates import Updates
 
 __all__ = ["SUPPLIED", "Federation", "RoundUpdates", "check_device", "set_aside"]
@@ -98,13 +99,19 @@ class Federation:
                 self.parts[client % len(self.parts)] if client in self.attackers else next(honest)
                 for client in range(scenario.clients)
             ]
+        works = _works(scenario, data.spec, chosen.tolist())
+        if works:
+            self.parts = [
+                _kept(part, data.clients.labels, work, generator(scenario.seed, "kept", client))
+                for client, (part, work) in enumerate(zip(self.parts, works, strict=True))
+            ]
         self._warn_of_empty_clients()
         with seeded(scenario.seed, "model"):
             first = build_model(task, data).state_dict()
         attack.check_model(layers_of(first))
         self.anchor, self.tested = set_aside(len(data.server), scenario.anchor)
         self._setup = Setup(
-            scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested
+            scenario, task, attack, self.parts, self.attackers, self.anchor, self.tested, works
         )
         self._model: nn.Module | None = None
         layout = Layout(first)
@@ -334,6 +341,30 @@ class Federation:
         if empty:
             what = "%d of %d clients have no data and take no part: there are %d samples"
             _log.warning(what, empty, len(self.parts), len(self.data.clients))
+
+
+def _works(scenario: ResolvedScenario, spec: DataSpec, order: list[int]) -> list[Work]:
+    """Draw what each client does otherwise; attackers come first in `order`."""
+    variation = scenario.variation
+    if variation is None:
+        return []
+    honest = order[scenario.attackers :][::-1]
+    if variation.odd is not None and variation.odd_clients > len(honest):
+        raise ParameterError(
+            f"variation: {variation.odd_clients} clients with odd data, but only {len(honest)} of "
+            f"{scenario.clients} are honest"
+        )
+    if variation.odd == "brighter" and spec.words is not None:
+        raise ParameterError("variation: text cannot be brighter; odd may be inverted or noisy")
+    return variation.draw(scenario.seed, scenario.clients, honest)
+
+
+def _kept(part: Tensor, labels: Tensor, work: Work, random: torch.Generator) -> Tensor:
+    """Return which of its samples a client has."""
+    if work.odd == "one-class" and len(part):
+        part = part[labels[part] == labels[part].bincount().argmax()]
+    count = max(min(len(part), 1), round(work.samples * len(part)))
+    return part[torch.randperm(len(part), generator=random)[:count].sort().values]
 
 
 def _valid_answer(answer: object, mine: Updates) -> dict[Any, dict[str, Tensor]]:

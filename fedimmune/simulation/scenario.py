@@ -37,6 +37,8 @@ from fedimmune.simulation.components import (
     ComponentConfig,
     Optimizer,
     ResolvedOptimizer,
+    Variation,
+    Work,
     chosen_as,
     resolved,
 )
@@ -84,6 +86,8 @@ class Scenario(BaseModel):
         How many of the server's samples are set aside for an update of its own, the anchor, which
         rules may compare clients with; by default the task's. Models are tested on the others,
         whatever the rule, so that all are measured on the same ones.
+    variation
+        How clients differ in what they do, as a table: see `Variation`. By default they do not.
     seed
         Random seed. Scenarios with the same seed have the same data, attackers and first model,
         whatever their rule and attack.
@@ -115,6 +119,7 @@ class Scenario(BaseModel):
     test_every: _Count = 1
     anchor: _Number | None = None
     optimizer: Optimizer = Optimizer()
+    variation: Variation | None = None
     seed: int = Field(1, ge=0, lt=2**63, strict=True)
     device: str = "cpu"
 
@@ -267,6 +272,19 @@ class ResolvedScenario(Scenario):
     def resolve(self) -> ResolvedScenario:
         return self
 
+    def as_done_by(self, work: Work) -> ResolvedScenario:
+        """Return what one client is told to do."""
+        if (work.epochs, work.lr) == (1.0, 1.0):
+            return self
+        steps = self.local_steps and max(1, round(work.epochs * self.local_steps))
+        return self.model_copy(
+            update={
+                "local_epochs": max(1, round(work.epochs * self.local_epochs)),
+                "local_steps": steps,
+                "optimizer": self.optimizer.model_copy(update={"lr": work.lr * self.optimizer.lr}),
+            }
+        )
+
     @property
     def digest(self) -> str:
         dumped = self.model_dump()
@@ -327,7 +345,7 @@ def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
         inner, _, deeper = rest.partition(".")
         if deeper or name not in _TABLES:
             raise ParameterError(_no_field(path))
-        table = fields.get(name, {})
+        table = fields.get(name) or {}
         if isinstance(table, str):
             table = {"name": table}
         if inner == "name":
@@ -338,14 +356,14 @@ def changed(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 _USUAL_SHARE = 0.4
-_LATER = ("local_steps", "test_every", "attacker_data")
+_LATER = ("local_steps", "test_every", "attacker_data", "variation")
 """Fields that were not always there: at their defaults they leave older digests as they were."""
 _FOLLOWERS = {
     "task": ("rounds", "local_epochs", "batch", "anchor", "optimizer"),
     "attack": ("attackers",),
 }
 """Fields whose default depends on another's value."""
-_TABLES = ("task", "rule", "attack", "partition", "optimizer")
+_TABLES = ("task", "rule", "attack", "partition", "optimizer", "variation")
 
 
 def _name_of(given: object) -> object:
@@ -356,8 +374,10 @@ def _no_field(path: str) -> str:
     """Word that a scenario, or its optimizer, has no such field, and what may have been meant."""
     name, _, rest = path.partition(".")
     owner, known = "a scenario", list(Scenario.model_fields)
-    if name == "optimizer" and rest:
-        owner, path, name, known = "the optimizer", rest, rest, list(Optimizer.model_fields)
+    inner: dict[str, type[BaseModel]] = {"optimizer": Optimizer, "variation": Variation}
+    if name in inner and rest:
+        owner, path, known = f"the {name}", rest, list(inner[name].model_fields)
+        name = rest
     there_are = f"there are {', '.join(known)}"
     return f"{owner} has no field {path!r}; {meant(name, known, there_are)}"
 

@@ -23,6 +23,7 @@ from fedimmune.attacks.none import NoAttack
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.kernels import num_threads
 from fedimmune.simulation.client import PIECE, Counts, test_piece, train_client, write_update
+from fedimmune.simulation.components import Work
 from fedimmune.simulation.scenario import ResolvedScenario
 from fedimmune.simulation.seeding import generator
 from fedimmune.simulation.shared_memory import Arena, Layout, UnnamedFile
@@ -89,6 +90,8 @@ class Setup:
         Which clients attack.
     anchor, tested
         Numbers of the server's samples that it trains on itself, and that models are tested on.
+    works
+        What each client does otherwise; empty if all do the same.
     """
 
     scenario: ResolvedScenario
@@ -98,6 +101,7 @@ class Setup:
     attackers: frozenset[int]
     anchor: Tensor
     tested: Tensor
+    works: Sequence[Work] = ()
 
     def context(self, spec: DataSpec, arena: Arena, round_number: int, *client: int) -> Context:
         """Return the attack's context, as one client or as all attackers together."""
@@ -154,17 +158,19 @@ class ClientRunner:
         )
         # The server always starts afresh.
         carries = setup.scenario.optimizer.carried and job.client != SERVER
+        work = setup.works[job.client] if setup.works and job.client != SERVER else Work()
         try:
             train_client(
                 self._model,
                 setup.task,
                 samples,
                 indices,
-                setup.scenario,
+                setup.scenario.as_done_by(work),
                 client=job.client,
                 attack=attack,
                 context=context,
                 momentum=self._arena.momenta[job.client] if carries else None,
+                odd=work.odd,
             )
             update = self._arena.updates[job.row]
             write_update(self._model, self._arena.global_model, update)

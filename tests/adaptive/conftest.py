@@ -12,9 +12,11 @@ from tests.adaptive.rehearsed import recordings
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a defense that has learned to see negated updates, without an anchor."""
+    """The file of a defense that has learned negated updates alone, without an anchor."""
     path = tmp_path_factory.mktemp("defenses") / "trained.defense"
-    made = train(recordings(rounds=16), epochs=60, memory=False, settings={"hidden": 32})
+    made = train(
+        recordings(rounds=16), epochs=60, memory=False, synthetic=False, settings={"hidden": 32}
+    )
     made.save(path)
     return path
 

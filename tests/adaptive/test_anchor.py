@@ -22,8 +22,10 @@ from tests.rounds import SHAPES, as_files, as_states, in_blocks, matrices
 
 def rows_of(updates: Updates) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
-    for block in updates.blocks(updates.layers, check=False, references=["anchor"]):
-        found.setdefault(block.layer.name, []).append(block.values.clone())
+    blocks = updates.blocks(updates.layers, check=False, stacked=True, references=["anchor"])
+    for block in blocks:
+        rows = torch.cat([block.values, *(other[None] for other in block.references)])
+        found.setdefault(block.layer.name, []).append(rows)
     return {name: torch.cat(parts, 1) for name, parts in found.items()}
 
 

@@ -98,11 +98,6 @@ def test_every_damage_has_its_own_words(
     assert "\n" not in str(caught.value)
 
 
-def test_it_cannot_be_made_without() -> None:
-    with pytest.raises(ParameterError, match="give it a defense"):
-        rules.get("adaptive")
-
-
 def test_another_models_layers_are_named(trained: Path) -> None:
     rule = rules.get("adaptive", defense=trained)
     lacking = a_round(layers={"conv.weight": (4, 5), "fc.weight": (6, 5)})

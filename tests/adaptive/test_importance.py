@@ -65,7 +65,7 @@ def test_one_weight_counts_for_its_own_feature_alone(name: str, chosen: dict[str
                 other.weight.data.zero_()
             part.weight.data[0, column], part.weight.data[1, column] = -2.0, 0.5
             found, feature = importance_of(defense), part.features[column]
-            layer = list(LAYERS)[feature.layer]
+            layer = layer_of(feature)
             assert {k: v for k, v in found.by_layer.items() if v} == {layer: 2.5}
             assert {k: v for k, v in found.by_kind.items() if v} == {feature.kind: 2.5}
             assert found.most_telling == layer
@@ -74,9 +74,14 @@ def test_one_weight_counts_for_its_own_feature_alone(name: str, chosen: dict[str
 # -------------------------------------------------------------------- what the columns are
 
 
+def layer_of(feature: Feature) -> str:
+    assert feature.layer is not None
+    return list(LAYERS)[feature.layer]
+
+
 def named_values(states: list[dict[str, Tensor]], i: int, feature: Feature) -> float:
     """What a feature's name promises of client i, naively; the last state is the anchor."""
-    layer = list(LAYERS)[feature.layer]
+    layer = layer_of(feature)
     rows = [state[layer].flatten().numpy() for state in states]
     clients, anchor = rows[:N], rows[N]
 
@@ -157,7 +162,7 @@ def test_principal_columns_are_what_their_names_say(seed: int) -> None:
     features = defense.form.first_layers()[0].features
     (found,) = heard_by(defense.form, grams, ["key"])
     for column, feature in enumerate(features):
-        layer = list(LAYERS)[feature.layer]
+        layer = layer_of(feature)
         rows = torch.stack([state[layer].flatten() for state in states])
         left, sizes, _ = torch.linalg.svd(rows, full_matrices=False)
         component = int(feature.kind.removeprefix("component "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fedimmune import Scenario, rules, simulate
 from fedimmune.adaptive import train
-from fedimmune.adaptive.reputation import Memory
+from fedimmune.adaptive.reputation import Case, Memory
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.io import described, read_description
 from fedimmune.simulation import run_folder
@@ -112,6 +113,90 @@ def test_trust_cannot_be_cashed_in(trained: Path) -> None:
         assert held(known, "sleeper") <= held(known, "newcomer") + 1e-9
 
 
+# -------------------------------------------------------------------- strikes
+
+
+def struck(*rounds: bool, memory: Memory | None = None) -> Memory:
+    found = memory or Memory()
+    for caught in rounds:
+        found = found.after_strikes(["a"], {"a"} if caught else set())
+    return found
+
+
+def test_one_bad_round_of_an_honest_client_is_held_against_nobody() -> None:
+    assert not struck(True).is_out("a")
+    assert struck(True, False).means["a"] == 0, "and forgotten after the next"
+    assert not struck(True, False, True, False, False, True).is_out("a")
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_whatever_was_before_three_good_rounds_are_enough(rounds: list[bool]) -> None:
+    memory = struck(*rounds)
+    assert not struck(False, False, False, memory=memory).is_out("a")
+    assert struck(*[False] * 4, memory=memory).means["a"] == 0
+    assert -1 <= memory.means.get("a", 0.0) <= 0
+
+
+@given(good=st.integers(0, 50), rounds=st.lists(st.booleans(), max_size=20))
+def test_with_strikes_too_trust_cannot_be_saved_up(good: int, rounds: list[bool]) -> None:
+    veteran, newcomer = struck(*[False] * good), Memory()
+    for caught in rounds:
+        veteran, newcomer = struck(caught, memory=veteran), struck(caught, memory=newcomer)
+    assert veteran.means.get("a", 0.0) == newcomer.means.get("a", 0.0)
+
+
+def share_held_out(caught: float) -> float:
+    """How often a client is held out that is caught in this share of the rounds, at random."""
+    random, memory, out, rounds = Random(5), Memory(), 0, 20_000
+    for _ in range(rounds):
+        out += memory.is_out("a")
+        memory = struck(random.random() < caught, memory=memory)
+    return out / rounds
+
+
+def test_who_is_caught_in_most_rounds_stays_out_and_who_is_unlucky_does_not() -> None:
+    for caught in (0.02, 0.1, 0.67, 0.8, 0.95):
+        odds = caught / (1 - caught)
+        expected = sum(odds**k for k in (2, 3, 4)) / sum(odds**k for k in range(5))
+        assert share_held_out(caught) == pytest.approx(expected, abs=0.02)
+    assert share_held_out(0.02) < 0.002, "an unlucky honest client is hardly ever held out"
+    assert share_held_out(0.1) < 0.03
+    assert share_held_out(0.8) > 0.97, "an attacker nearly always"
+
+
+@given(
+    means=st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.0, -0.25, -0.5, -1.0])),
+    caught=st.sets(st.sampled_from("abc")),
+    skipped=st.booleans(),
+)
+def test_after_a_round_that_forgives_nobody_stands_worse(
+    means: dict[str, float], caught: set[str], skipped: bool
+) -> None:
+    before = Memory(means, {"a": Case(since=1)}, rounds=7)
+    for after in (
+        before.after_strikes(list("abc"), caught, dict.fromkeys(caught, ())),
+        before.after(list("abc"), torch.tensor([-1.0, 0.5, -0.1]), {"b": ()}),
+    ):
+        found = before.forgiving(after, skipped=skipped)
+        assert all(found.means[who] >= means.get(who, 0.0) for who in "abc")
+        assert all(found.means[who] >= after.means[who] for who in "abc")
+        assert (found.cases, found.rounds) == (before.cases, 8)
+        assert found.skipped == ((8,) if skipped else ())
+
+
+def test_rounds_may_be_skipped_again_when_earlier_ones_are_long_past() -> None:
+    memory, skipped = Memory(), []
+    for number in range(1, 41):
+        after = memory.after_strikes(["a"], set())
+        if memory.may_skip:
+            skipped.append(number)
+            memory = memory.forgiving(after, skipped=True)
+        else:
+            memory = after
+        assert len(memory.skipped) <= 2
+    assert skipped == [1, 2, 11, 12, 21, 22, 31, 32]
+
+
 # -------------------------------------------------------------------- by id
 
 
@@ -173,8 +258,15 @@ def test_without_memory_nothing_is_remembered(trained: Path, tmp_path: Path) -> 
 )
 def test_saved_and_restored_to_the_bit(means: dict[Any, float], tmp_path_factory: Any) -> None:
     path = tmp_path_factory.mktemp("memory") / "memory"
-    Memory(means).save(path)
-    assert Memory.load(path).means == means
+    memory = Memory(means, rounds=9, skipped=(3, 8))
+    memory.save(path)
+    assert Memory.load(path) == memory
+
+
+def test_a_memory_that_says_nothing_of_skipped_rounds_is_read(tmp_path: Path) -> None:
+    Memory({"a": -0.5}, rounds=3).save(tmp_path / "memory")
+    changed(skipped=None)(tmp_path / "memory")
+    assert Memory.load(tmp_path / "memory") == Memory({"a": -0.5}, rounds=3)
 
 
 def test_the_rule_goes_on_as_if_it_had_not_stopped(trained: Path, tmp_path: Path) -> None:
@@ -213,13 +305,16 @@ def changed(
         changed(clients=7),
         changed(clients=[["a"], ["b"]]),
         changed(clients=None),
+        changed(skipped=[-1]),
+        changed(skipped=list(range(11))),
         changed(lambda tensors: {"means": tensors["means"] * torch.nan}),
         changed(lambda tensors: {"means": tensors["means"][0].clone()}),
         changed(lambda tensors: {"other": tensors["means"]}),
     ],
     ids=[
         *("cut off", "text", "version", "too few clients", "half a list", "a number"),
-        *("lists for ids", "no clients", "NaN", "one value", "no means"),
+        *("lists for ids", "no clients", "round before the first", "too many skipped"),
+        *("NaN", "one value", "no means"),
     ],
 )
 def test_damage_is_named_with_the_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:

@@ -12,7 +12,7 @@ from fedimmune.adaptive import train, training
 from fedimmune.adaptive.defense import Defense, make_form
 from fedimmune.adaptive.evaluation import validate
 from fedimmune.adaptive.recordings import Recording, digest_of
-from fedimmune.adaptive.training import Epoch, Examples, examples_of, fit
+from fedimmune.adaptive.training import Epoch, Examples, examples_of, fit, rounds_of
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from tests.adaptive.rehearsed import LAYERS, recording, recordings
 
@@ -66,11 +66,11 @@ def test_the_best_validation_epoch_is_kept() -> None:
 def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[set[int]] = []
 
-    def spy(form: Any, given: Sequence[Recording], **options: Any) -> Any:
+    def spy(form: Any, given: Sequence[Recording]) -> Any:
         used.append({each.about.run for each in given})
-        return examples_of(form, given, **options)
+        return rounds_of(form, given)
 
-    monkeypatch.setattr(training, "examples_of", spy)
+    monkeypatch.setattr(training, "rounds_of", spy)
     validated: list[set[int]] = []
 
     def figures(defense: Defense, given: Sequence[Recording]) -> Any:
@@ -79,7 +79,8 @@ def test_no_run_is_trained_on_and_validated_on(runs: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(training, "validate", figures)
     train(recordings(runs, rounds=2), epochs=1, **SMALL)
-    assert used == [set(range(runs - 1)), {runs - 1}]
+    held_out = {runs - 1}  # as it is, and with synthetic attacks
+    assert used == [held_out, set(range(runs - 1)), held_out]
     assert validated == [{runs - 1}]
 
 

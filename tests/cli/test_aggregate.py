@@ -26,6 +26,7 @@ from fedimmune.adaptive.defense import Defense
 from fedimmune.cli import app, main
 from fedimmune.io import described, read_description, read_metadata
 from fedimmune.rules import Residual, WeightRule
+from tests.adaptive.judging import untrained_file
 from tests.adaptive.naive import shares
 from tests.rounds import needs_of
 from tests.rules.test_references import foolsgold_weights, krum_scores, residual
@@ -350,6 +351,27 @@ def test_settings_reach_the_rule() -> None:
     assert list(clients(printed, "weight").values()) == [0, 0.5, 0.5, 0]
     printed = aggregate("--rule", "oracle", "--set", "benign=client-02", *FILES[:4])
     assert list(clients(printed, "weight").values()) == [0, 0, 1, 0]
+
+
+def test_a_universal_defense_fits_and_is_named(folder: Path) -> None:
+    place = untrained_file(folder / "any.defense")
+    words = ("--rule", "adaptive", "--defense", str(place), "--set", "on_majority=keep")
+    printed = aggregate(*words, *FILES)
+    assert printed["defense"].startswith("any.defense (")
+    assert all(0 <= likely <= 1 for likely in clients(printed, "probability").values())
+    shown = run("aggregate", "--global", BASE, *words, *FILES).stdout
+    assert "P(attack)" in shown
+    assert "any.defense" in shown
+    anchored = aggregate(*words, "--anchor", OWN, *FILES)
+    assert clients(anchored, "score") != clients(printed, "score"), "an anchor is looked at"
+    without = aggregate(*words, "--anchor", OWN, "--set", "anchor=false", *FILES)
+    assert clients(without, "score") == clients(printed, "score")
+
+
+def test_a_knob_that_the_defense_does_not_have_is_refused(refused: Callable[..., str]) -> None:
+    words = ("--set", "max_false_alarms=0.01", "--global", BASE, *FILES)
+    needed = settings_of("adaptive")
+    assert "needs a calibrated defense" in refused("aggregate", *needed, *words)
 
 
 def test_blanks_between_the_oracles_ids_do_not_matter() -> None:

@@ -22,6 +22,7 @@ from fedimmune.runs.folder import RunFolder
 from fedimmune.runs.records import RoundRecord, Seconds
 from fedimmune.runs.traces import Trace
 from fedimmune.simulation import run_folder
+from tests.adaptive.judging import untrained_file
 from tests.adaptive.rehearsed import LAYERS, grams_of, honest_round, negated, recordings
 from tests.report.making import make_run
 
@@ -224,6 +225,36 @@ def test_a_simulated_run_from_end_to_end(tmp_path: Path) -> None:
     found = read(place, "--round", "2", "--client", "1")
     assert found["explanation"]["with_memory"]["score"] == records[1].clients[1].score
     assert found["explanation"]["found"]["score"] == pytest.approx(records[1].clients[1].score)
+
+
+def test_a_universal_defense_explains_itself_as_the_rule_used_it(tmp_path: Path) -> None:
+    """With its anchor, its threshold and the shapes of a model that it has never seen."""
+    place = untrained_file(tmp_path / "any.defense")
+    rule = {"name": "adaptive", "defense": str(place), "anchor": True, "max_false_alarms": 0.05}
+    scenario = Scenario(
+        task=BLOBS, clients=4, rounds=2, rule={**rule, "on_majority": "keep"}, anchor=8
+    )
+    records = list(simulate(scenario, runs=tmp_path, workers=1))
+    folder = run_folder(scenario, tmp_path).path
+    for one in records[1].clients:
+        found = read(folder, "--round", "2", "--client", one.client)["explanation"]
+        assert found["with_memory"]["score"] == one.score
+        assert found["with_memory"]["weight"] == pytest.approx(one.weight)
+        assert {layer["layer"] for layer in found["layers"]} == {"fc.weight", "fc.bias"}
+    shown = call(folder, "--round", "2", "--client", "1").stdout
+    assert "with a probability of" in " ".join(shown.split())
+    whole = call(folder, "--round", "2").stdout
+    assert "P(attack)" in whole
+    assert "Judged by the defense any.defense" in whole
+    assert "P(attack)" in call(folder).stdout
+    assert read(folder)["clients"][0]["probability"] is not None
+
+
+def test_a_universal_defense_looks_at_all_layers_alike(tmp_path: Path) -> None:
+    shown = call(untrained_file(tmp_path / "any.defense")).stdout
+    assert "Which layers" not in shown
+    assert "cosine to the estimate" in shown
+    assert "on 1000 clients in rounds held out" in shown
 
 
 # -------------------------------------------------------------------- refusals

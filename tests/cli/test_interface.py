@@ -291,7 +291,6 @@ ROUND = "aggregate --global base.safetensors a.safetensors b.safetensors c.safet
         (2, "simulate --set device=abacus"),
         (2, "simulate --rule krum --clients 2"),
         (2, "simulate --save-updates nowhere --rounds 1"),
-        (2, "simulate --rule adaptive"),
         (2, "simulate --rule adaptive --defense text"),
         (2, "simulate --rule adaptive --defense a.safetensors"),
         (2, "simulate wrong.toml"),

@@ -277,7 +277,6 @@ def test_train_refuses_in_one_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--rule", "adaptive"), "give it a defense"),
         (("--rule", "adaptive", "--defense", "nowhere"), "no such file"),
         (("--rule", "krum", "--defense", "nowhere"), "no parameter 'defense'"),
     ],

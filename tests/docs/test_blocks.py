@@ -13,6 +13,7 @@ from typer.main import get_command
 from fedimmune import attacks, rules
 from fedimmune.cli import app
 from reproduction.cli import app as reproduction
+from reproduction.immunity import app as immunity
 from reproduction.studies import EXPERIMENTS
 from tests.docs.pages import DOCS, ROOT, blocks_of, pages
 from tests.docs.running import Reader, commands_in
@@ -128,7 +129,10 @@ def test_every_command_on_every_page_is_one() -> None:
                 if name == "fedimmune" and not words[0].startswith("-"):
                     command = program.commands[words[0]]  # type: ignore[attr-defined]
                     command.make_context(words[0], words[1:])
-                if [name, *words[:2]] == ["python", "-m", "reproduction"]:
+                if [name, *words[:3]] == ["python", "-m", "reproduction", "immunity"]:
+                    steps = get_command(immunity)
+                    steps.commands[words[3]].make_context(words[3], words[4:])  # type: ignore[attr-defined]
+                elif [name, *words[:2]] == ["python", "-m", "reproduction"]:
                     command = get_command(reproduction)
                     experiments = command.make_context("reproduction", words[2:]).params["ids"]
                     assert {*(experiments or ())} <= EXPERIMENTS.keys(), block

@@ -114,8 +114,8 @@ def silent(_: Message) -> list[Message]:
 
 
 def robust(**options: Any) -> RobustStrategy:
-    """A strategy that has no client test the model."""
-    return RobustStrategy(**{"fraction_evaluate": 0.0, **options})
+    """A strategy that has no client test the model, by default of the rule ``median``."""
+    return RobustStrategy(**{"rule": "median", "fraction_evaluate": 0.0, **options})
 
 
 class FakeGrid(Grid):

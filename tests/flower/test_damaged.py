@@ -150,7 +150,7 @@ def test_the_order_of_replies_changes_no_bit(order: list[int]) -> None:
 
 @given(values=st.lists(VALUES, min_size=2, max_size=6))
 def test_metrics_of_any_kind_are_survived(values: list[Any]) -> None:
-    strategy = RobustStrategy()
+    strategy = RobustStrategy(rule="median")
     model = {"w": torch.ones(2)}
     grid = FakeGrid(group(len(values)))
     messages = strategy.configure_evaluate(1, arrays_of(model), ConfigRecord(), grid)

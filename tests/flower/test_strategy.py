@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +9,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor, nn
 
-from fedimmune import Updates, rules
+from fedimmune import Updates, adaptive, rules
 from fedimmune.errors import InputError, ParameterError
-from fedimmune.flower import anchor_for, verdict_of
+from fedimmune.flower import RobustStrategy, anchor_for, verdict_of
 from fedimmune.flower.arrays import record_of
 from fedimmune.flower.messages import WatchfulGrid
 from fedimmune.flower.sampling import Exclusion
 from fedimmune.rules.base import ClientWeights, WeightRule
+from tests.adaptive.judging import dictated, untrained_file
 from tests.flower.federation import (
     Client,
     FakeGrid,
@@ -182,6 +184,74 @@ def test_a_watchful_grid_waits_no_longer_than_it_is_told() -> None:
     assert list(grid.send_and_receive([], timeout=5)) == []
 
 
+# -------------------------------------------------------------------- the learned rule
+
+NODES = range(100, 107)
+
+
+@pytest.fixture
+def universal(tmp_path: Path) -> Path:
+    return untrained_file(tmp_path / "any.defense")
+
+
+@pytest.mark.usefixtures("shipped")
+def test_by_default_the_shipped_defense_judges() -> None:
+    strategy = RobustStrategy(
+        fraction_evaluate=0.0, rule_parameters={"max_false_alarms": 0.05, "on_majority": "keep"}
+    )
+    result = strategy.start(FakeGrid(group(7)), arrays_of(first_model()), num_rounds=1)
+    record = strategy.last_record
+    assert record is not None
+    shipped = adaptive.universal()
+    assert record.defense == f"universal {shipped.about.version} ({shipped.digest})"
+    likely = [one.probability for one in record.clients]
+    assert all(0 <= (each or 0.0) <= 1 for each in likely)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["fedimmune-expected-attackers"] == pytest.approx(sum(p or 0.0 for p in likely))
+    assert metrics["fedimmune-largest-probability"] == max(p or 0.0 for p in likely)
+
+
+def test_an_anchor_is_used_if_there_is_one(universal: Path) -> None:
+    def anchor(model: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.ones_like(tensor) for name, tensor in model.items()}
+
+    given: dict[str, Any] = {"rule": "adaptive", "defense": universal, "anchor": anchor}
+    assert robust(**given).rule.needs == {"anchor"}
+    assert not robust(**given, rule_parameters={"anchor": False}).rule.needs
+    assert not robust(rule="adaptive", defense=universal).rule.needs
+    wanted = {"rule": "adaptive", "defense": universal, "rule_parameters": {"anchor": True}}
+    with pytest.raises(ParameterError, match="anchor_for"):
+        robust(**wanted)
+
+
+def test_a_skipped_round_keeps_the_model_and_accuses_nobody_for_good(universal: Path) -> None:
+    told: dict[int, list[Any]] = {}
+
+    def listening(node: int, client: Client) -> Client:
+        def answer(message: Message) -> list[Message]:
+            told.setdefault(node, []).append(verdict_of(message))
+            return list(client(message))
+
+        return answer
+
+    rule = dictated(universal, [-4.0] * 5 + [4.0] * 2)
+    strategy = robust(rule=rule, exclude=(1, 5))
+    grid = FakeGrid({node: listening(node, client) for node, client in group(7).items()})
+    start = arrays_of(first_model())
+    result = strategy.start(grid, start, num_rounds=2)
+    assert is_same(result.arrays, start)
+    assert result.train_metrics_clientapp[1]["fedimmune-skipped"] == 1
+    assert result.train_metrics_clientapp[1]["fedimmune-suspected"] == 5
+    assert result.train_metrics_clientapp[1]["fedimmune-unused"] == 2
+    record = strategy.last_record
+    assert record is not None
+    assert "5 of 7 clients would be suspected" in (record.error or "")
+    assert sorted(told) == [*NODES], "nobody was left out of the second round"
+    for node in NODES:
+        assert "the round was skipped" in str(told[node][1])
+        assert told[node][1]["probability"] is not None
+
+
 # -------------------------------------------------------------------- exclusion
 
 
@@ -282,7 +352,8 @@ def test_an_anchor_is_what_training_changes() -> None:
     [
         {"rule": "no such rule"},
         {"rule": "median", "rule_parameters": {"attackers": 3}},
-        {"rule": "adaptive"},
+        {"rule": "adaptive", "defense": "nowhere"},
+        {"rule": "adaptive", "rule_parameters": {"max_false_alarms": 0.7}},
         {"timeout": 0},
         {"tell_clients": 1},
         {"most_samples": 0},

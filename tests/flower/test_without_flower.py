@@ -31,7 +31,7 @@ def test_a_client_needs_neither_pytorch_nor_flower_to_be_told() -> None:
 
 def test_what_is_told_is_read_back() -> None:
     suspicion = Suspicion("backdoor", 0.93, 2, "omniscient", 0.05)
-    told = ClientResult(7, Verdict.SUSPECTED, 0.0, suspicion=suspicion).notice()
+    told = ClientResult(7, Verdict.SUSPECTED, 0.0, suspicion=suspicion, probability=0.97).notice()
     told["round"] = 4
     config = to_config(told)
     del told["client"]  # it knows who it is

@@ -16,7 +16,7 @@ from fedimmune.results import ClientResult, Verdict
 from fedimmune.runs.folder import RunFolder
 from fedimmune.runs.records import ClientData, RoundRecord, Seconds
 
-__all__ = ["make_run", "scenario_of", "visible_text", "with_kinds"]
+__all__ = ["make_run", "scenario_of", "visible_text", "with_kinds", "with_probabilities"]
 
 
 def scenario_of(
@@ -131,6 +131,19 @@ def with_kinds(path: Path, **options: Any) -> Path:
                 client |= {"kind": kinds[turn % 3], "confidence": 0.75, "since": 1}
                 client["reason"] = f"it looks most like {client['kind']} (75%)"
                 turn += 1
+        records.append(json.dumps(record))
+    (path / "rounds.jsonl").write_text("\n".join(records) + "\n")
+    return path
+
+
+def with_probabilities(path: Path, **options: Any) -> Path:
+    """A run whose rule says how likely clients attack, but for the last; changed where it lies."""
+    make_run(path, scenario_of({"name": "adaptive"}), **options)
+    chance, records = random.Random(3), []
+    for line in (path / "rounds.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        for client in record["clients"][:-1]:
+            client["probability"] = chance.random() ** (1 if client["is_attacker"] else 3)
         records.append(json.dumps(record))
     (path / "rounds.jsonl").write_text("\n".join(records) + "\n")
     return path

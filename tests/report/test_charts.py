@@ -20,7 +20,7 @@ from fedimmune.adaptive.sweep import Outcome, described_search, points_of
 from fedimmune.report import charts, write_figures
 from fedimmune.report.charts import Figure, rule_styles, save
 from fedimmune.report.summary import confusion_of, settings_of, written
-from tests.report.making import make_run, scenario_of, with_kinds
+from tests.report.making import make_run, scenario_of, with_kinds, with_probabilities
 
 
 def data_of(figure: Figure | None) -> list[pd.DataFrame]:
@@ -68,6 +68,39 @@ def test_a_map_has_a_cell_per_client_and_round(tmp_path: Path) -> None:
         assert row["side"] == ("attacker" if client["is_attacker"] else "honest")
         if client["reason"] is not None:
             assert row["reason"] == client["reason"]
+
+
+def test_a_reliability_diagram_counts_who_attacked_by_what_was_said(tmp_path: Path) -> None:
+    folder = with_probabilities(tmp_path / "run")
+    figure = charts.reliability(load_runs(folder), ["run"], "adaptive")
+    drawn = next(table for table in data_of(figure) if "said" in table)
+    said = [
+        (client["probability"], client["is_attacker"])
+        for line in lines(folder)
+        for client in line["clients"]
+        if client["probability"] is not None
+    ]
+    assert drawn["count"].sum() == len(said) == 54
+    error = 0.0
+    for row in drawn.to_dict("records"):
+        low, high = (float(end) / 100 for end in row["called"].removesuffix(" %").split("–"))
+        inside = [(p, attacks) for p, attacks in said if low <= p < high or p == high == 1]
+        assert row["count"] == len(inside)
+        assert row["said"] == pytest.approx(sum(p for p, _ in inside) / len(inside))
+        assert row["attacked"] == pytest.approx(sum(a for _, a in inside) / len(inside))
+        error += abs(row["said"] - row["attacked"]) * len(inside) / len(said)
+    assert figure is not None
+    assert f"{100 * error:.1f} points" in figure.reading
+    sure = [attacks for p, attacks in said if p >= 0.5]
+    assert f"{sum(sure) / len(sure):.1%} did" in figure.reading
+
+
+def test_there_is_none_without_probabilities_or_truth(tmp_path: Path) -> None:
+    make_run(tmp_path / "plain")
+    with_probabilities(tmp_path / "real", truth=False)
+    results = load_runs(tmp_path)
+    for run in ("plain", "real"):
+        assert charts.reliability(results, [run], "adaptive") is None
 
 
 def test_clients_cannot_pass_for_each_other(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedimmune import Scenario, simulation
+from fedimmune import Scenario, load_runs, simulation
 from fedimmune.adaptive import train
 from fedimmune.cli import app
 from fedimmune.errors import InputError
@@ -30,7 +30,7 @@ from fedimmune.results import ClientResult, Verdict
 from fedimmune.runs.folder import RunFolder
 from fedimmune.runs.records import RoundRecord, Seconds
 from tests.adaptive.rehearsed import recordings
-from tests.report.making import make_run, scenario_of, visible_text
+from tests.report.making import make_run, scenario_of, visible_text, with_probabilities
 
 MEGABYTES = 1_000_000
 COLUMNS = {
@@ -38,6 +38,7 @@ COLUMNS = {
     *("accuracy", "behind_oracle", "limit", "seconds", "phase", "place", "taken_for", "truth"),
     *("count", "share", "row", "verdict", "weight", "looks", "reason", "warnings", "shade", "left"),
     *("right", "class", "samples", "x", "x2", "y", "y2", "sign", "size", "client", "name"),
+    *("said", "attacked", "called", "probability"),
 }
 """The names of fields: ours alone."""
 
@@ -185,6 +186,42 @@ def test_a_run_in_words(tmp_path: Path) -> None:
     assert f"is right on {last.accuracy:.1%}" in said
     assert f"on {last.asr:.1%}" in said
     assert "In 1 round the model stayed as it was: two lines <b>." in said
+
+
+def test_in_a_comparison_rounds_that_were_skipped_are_told(tmp_path: Path) -> None:
+    why = "6 of 10 clients would be suspected: the round is skipped (on_majority=skip)"
+    make_run(tmp_path / "a", scenario_of({"name": "adaptive"}), error=why)
+    make_run(tmp_path / "b", scenario_of("median"))
+    shown = visible_text(write_report(tmp_path, tmp_path / "r.html").read_text())
+    assert f"adaptive: the model stayed as it was in round 2. In round 2, {why}." in shown
+    assert "failed rounds" in shown
+
+
+def test_probabilities_are_shown_and_held_against_the_truth(tmp_path: Path) -> None:
+    folder = with_probabilities(tmp_path / "run")
+    shown = visible_text(write_report(folder, tmp_path / "r.html").read_text())
+    assert "Reliability of adaptive" in shown
+    assert "mean P(attack)" in shown
+    assert "How far probabilities of attack can be believed" in shown
+    plain = make_run(tmp_path / "plain")
+    shown = visible_text(write_report(plain, tmp_path / "r.html").read_text())
+    assert "P(attack)" not in shown
+    assert "Reliability" not in shown
+
+
+def test_a_run_of_before_there_were_probabilities_is_read(tmp_path: Path) -> None:
+    folder = with_probabilities(tmp_path / "run")
+    file, lines = folder / "rounds.jsonl", []
+    for line in file.read_text().splitlines():
+        record = json.loads(line)
+        del record["defense"]
+        for client in record["clients"]:
+            del client["probability"]
+        lines.append(json.dumps(record) + "\n")
+    file.write_text("".join(lines))
+    results = load_runs(folder)
+    assert results.clients["probability"].isna().all()
+    write_report(folder, tmp_path / "r.html")
 
 
 def test_rules_that_were_taken_over_are_named(tmp_path: Path) -> None:

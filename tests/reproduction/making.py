@@ -11,7 +11,7 @@ import pandas as pd
 from hypothesis import strategies as st
 
 from reproduction.experiments import RUN_TABLES
-from reproduction.methods import ABLATIONS, LEARNED, RULES
+from reproduction.methods import ABLATIONS, LEARNED, PAPER_FORMS, RULES
 from reproduction.rows import as_frame
 
 __all__ = ["LAYOUTS", "Row", "any_rows", "frame_of", "grid_of", "made_up", "rows_of"]
@@ -59,9 +59,7 @@ def grid_of(experiment: str) -> list[dict[str, Any]]:
         return [{"task": task, "rule": rule, **each} for rule in RULES for each in quiet + loud]
     if experiment == "training-attacks":
         who = [{"rule": "oracle"}]
-        who += [
-            {"rule": r, "trained": t} for r in ("adaptive-paper", "adaptive") for t in TRAININGS
-        ]
+        who += [{"rule": r, "trained": t} for r in (*PAPER_FORMS, "adaptive") for t in TRAININGS]
         return [
             {"task": "cifar10", "attack": attack, "attackers": m, **each}
             for attack in ("backdoor", "omniscient")

@@ -230,14 +230,14 @@ def test_dry_run_and_list_do_nothing(
 ) -> None:
     assert call(monkeypatch, "ablation", "--scale", "smoke", "--dry-run", "--folder", tmp_path) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == 20
+    assert len(listed) == 26
     assert "defense digits-mlp-backdoor" in "\n".join(listed)
     assert call(monkeypatch, "--folder", tmp_path, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert [fact["id"] for fact in facts] == list(EXPERIMENTS)
     scales = facts[IDS.index("ablation")]["scales"]
-    assert scales["smoke"]["runs"] == 8
-    assert scales["smoke"]["jobs"] == 20
+    assert scales["smoke"]["runs"] == 9
+    assert scales["smoke"]["jobs"] == 26
     assert scales["paper"]["tasks"] == ["cifar10"]
     assert scales["cpu"]["tasks"] == ["mnist"]
     assert scales["smoke"]["seconds"] < scales["cpu"]["seconds"] < scales["paper"]["seconds"]

@@ -138,12 +138,12 @@ def test_a_table_of_what_was_rehearsed(rows: list[Row]) -> None:
         return row.rule == rule_of(label) and short[row.trained] == trained
 
     for attack, table in zip(("backdoor", "omniscient"), found.values(), strict=True):
-        assert len(table) == 7
+        assert len(table) == 13
         own = [row for row in rows if row.attack == attack]
         check(table, own, (1, 2, 3, 4), lambda row: row.attackers, is_in)
         for label, cells in table.items():
             figures = [text for name, text in cells.items() if name.startswith("paper") and text]
-            assert bool(figures) == ("adaptive-paper" in label)
+            assert bool(figures) == (rule_of(label) == "adaptive-paper")
 
 
 @settings(max_examples=15)

@@ -18,7 +18,12 @@ from fedimmune import Scenario, attacks, rules, simulate, tasks
 from fedimmune.cli import app
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.report import write_report
-from fedimmune.simulation.components import ComponentConfig, Optimizer, ResolvedOptimizer
+from fedimmune.simulation.components import (
+    ComponentConfig,
+    Optimizer,
+    ResolvedOptimizer,
+    Variation,
+)
 from fedimmune.simulation.scenario import ResolvedScenario, changed, read_toml
 from tests.rounds import needs_of
 from tests.simulation.test_client import BLOBS, WOBBLY
@@ -67,6 +72,15 @@ optimizers = st.one_of(
     ),
     st.builds(lambda lr: {"name": "adam", "lr": lr}, positive),
 )
+variations = st.fixed_dictionaries(
+    {},
+    optional={
+        "share": share,
+        **dict.fromkeys(("epochs", "lr", "samples"), st.floats(1, 1e9)),
+        "odd": st.sampled_from(["one-class", "inverted", "brighter", "noisy"]),
+        "odd_clients": whole,
+    },
+)
 own_tasks = st.one_of(
     st.sampled_from([*tasks.available(), WOBBLY]),
     st.builds(lambda n: {"name": BLOBS, "samples": n, "breaks": [1, 2], "how": "raise"}, whole),
@@ -91,6 +105,7 @@ def scenarios(draw: st.DrawFn) -> ResolvedScenario:
         "batch": whole,
         "anchor": st.integers(0, 10**6),
         "optimizer": optimizers,
+        "variation": variations,
         "seed": st.integers(0, 2**63 - 1),
         "device": st.sampled_from(["cpu", "cuda:1"]),
     }
@@ -107,7 +122,7 @@ def test_toml_and_back(scenario: ResolvedScenario) -> None:
     assert again == scenario
     assert again.digest == scenario.digest
     assert again.to_toml() == text
-    written = {*tomllib.loads(text), "local_steps"}  # which has no value if epochs are counted
+    written = {*tomllib.loads(text), "local_steps", "variation"}  # which may have no value
     assert written == set(Scenario.model_fields), "nothing is left to guess"
 
 
@@ -182,6 +197,14 @@ FULL: dict[str, Any] = {
         "weight_decay": 0.125,
         "carried": False,
     },
+    "variation": {
+        "share": 0.5,
+        "epochs": 2.0,
+        "lr": 2.0,
+        "samples": 2.0,
+        "odd": "noisy",
+        "odd_clients": 2,
+    },
     "seed": 3,
     "device": "cpu",
 }
@@ -221,6 +244,13 @@ OTHERWISE: dict[str, Any] = {
     "optimizer.momentum": 0.0,
     "optimizer.weight_decay": 0.0,
     "optimizer.carried": True,
+    "variation": None,
+    "variation.share": 0.25,
+    "variation.epochs": 3.0,
+    "variation.lr": 3.0,
+    "variation.samples": 3.0,
+    "variation.odd": "inverted",
+    "variation.odd_clients": 1,
     "seed": 4,
     "device": "cuda",
 }
@@ -237,6 +267,7 @@ def test_the_lists_above_name_every_field() -> None:
     }
     assert {*inner, *FULL} - {"optimizer"} <= set(OTHERWISE)
     assert set(FULL["optimizer"]) == set(Optimizer.model_fields)
+    assert set(FULL["variation"]) == set(Variation.model_fields)
 
 
 @pytest.mark.parametrize("path", OTHERWISE)

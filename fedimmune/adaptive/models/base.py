@@ -73,10 +73,13 @@ class Weighed:
         After truncation, (rounds, n); they sum to one or, if something was cut off, less.
     scores
         Of every pass, (passes, rounds, n), each from −1, an attacker, to 1.
+    logits
+        What the last weights follow from, (rounds, n): c times the score, and evidence.
     """
 
     weights: Tensor
     scores: Tensor
+    logits: Tensor
 
     @property
     def shares(self) -> Tensor:
@@ -86,9 +89,12 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Feature:
-    """What one input of a form's network is: the layer, from 0, and what is measured there."""
+    """What one input of a form's network is: the layer, from 0, and what is measured there.
 
-    layer: int
+    The layer is None if all layers share the input.
+    """
+
+    layer: int | None
     kind: str
 
 
@@ -128,10 +134,14 @@ class AttentionModel(nn.Module, ABC):
         return next(self.parameters()).dtype
 
     @abstractmethod
-    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+    def prepare(
+        self, grams: Tensor, shapes: Sequence[Sequence[int]] = (), *, anchored: bool = False
+    ) -> dict[str, Tensor]:
         """Read what the form needs out of Gram matrices, (rounds, layers, rows, rows), float64.
 
-        The rows of its `references` follow the clients'.
+        The rows of its `references` follow the clients'; of a form that can do with or without the
+        anchor, the anchor's if they are `anchored`. `shapes` are those of the layers, in order, for
+        a form that does not know the model.
         """
 
     @abstractmethod
@@ -180,6 +190,11 @@ class AttentionModel(nn.Module, ABC):
         first = next(iter(inputs.values()))
         return torch.ones(len(first), dtype=torch.bool)
 
+    def familiar(self, inputs: Inputs) -> Tensor:
+        """Return which rounds look like those trained on, (rounds,), bool; by default all."""
+        first = next(iter(inputs.values()))
+        return torch.ones(len(first), dtype=torch.bool)
+
     def augmented(self, inputs: Inputs, random: torch.Generator) -> Inputs:
         """Vary a batch that is about to be trained on; by default it stays as it is."""
         return inputs
@@ -192,18 +207,23 @@ class AttentionModel(nn.Module, ABC):
         inputs
             From `prepare`.
         evidence
-            From earlier rounds, (rounds, n), added to the softmax's logits.
+            From earlier rounds, (rounds, n), added to the logits.
         """
         keys, estimate = self.keys(inputs), self.start(inputs)
         scores = []
         for _ in range(self.settings.passes):
             scores.append(self.score(inputs, keys, estimate))
             logits = self.settings.c * scores[-1]
-            weights = torch.softmax(logits if evidence is None else logits + evidence, -1)
-            least = self.settings.eps / weights.shape[-1]
-            weights = torch.where(weights < least, torch.zeros_like(weights), weights)
+            logits = logits if evidence is None else logits + evidence
+            weights = self.attend(logits)
             estimate = self.estimate(inputs, weights)
-        return Weighed(weights, torch.stack(scores))
+        return Weighed(weights, torch.stack(scores), logits)
+
+    def attend(self, logits: Tensor) -> Tensor:
+        """Turn logits into weights: softmax, and nothing for who has less than eps / n."""
+        weights = torch.softmax(logits, -1)
+        least = self.settings.eps / weights.shape[-1]
+        return torch.where(weights < least, torch.zeros_like(weights), weights)
 
 
 def ideal_weights(attackers: Tensor, dtype: torch.dtype) -> Tensor:

@@ -5,6 +5,7 @@ Wan and Chen, *Robust Federated Learning with Attack-Adaptive Aggregation*, 2021
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
@@ -114,7 +115,9 @@ class _OnCoordinates(AttentionModel):
     side_by_side = frozenset({"features"})
     settings: PrincipalSettings
 
-    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+    def prepare(
+        self, grams: Tensor, shapes: Sequence[Sequence[int]] = (), *, anchored: bool = False
+    ) -> dict[str, Tensor]:
         return {"features": coordinates(grams, self.settings).to(self.dtype)}
 
     def usable(self, inputs: Inputs) -> Tensor:

@@ -8,6 +8,8 @@ clients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -24,14 +26,15 @@ from fedimmune.adaptive.models.base import (
     ideal_weights,
 )
 
-__all__ = ["Relational", "RelationalSettings"]
+__all__ = ["Relational", "RelationalSettings", "far", "from_median", "geometric_median", "products"]
+__all__ += ["without_diagonal"]
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
 """Names of those quantiles of the cosines to the other clients."""
 _TINY = 1e-12
 _FAR = 4.0
-"""Logarithms of ratios of lengths are compressed beyond this: see `_far`."""
+"""Logarithms of ratios of lengths are compressed beyond this: see `far`."""
 _WEISZFELD_STEPS = 8
 _SMOOTHING = 1e-4
 
@@ -88,7 +91,9 @@ class Relational(AttentionModel):
     def references(self) -> tuple[str, ...]:
         return ("anchor",) if self.settings.anchor else ()
 
-    def prepare(self, grams: Tensor) -> dict[str, Tensor]:
+    def prepare(
+        self, grams: Tensor, shapes: Sequence[Sequence[int]] = (), *, anchored: bool = False
+    ) -> dict[str, Tensor]:
         n = grams.shape[-1] - self.settings.anchor
         squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
         # In units of the median client's length, or of the longest if that is 0: float32 keeps
@@ -99,14 +104,14 @@ class Relational(AttentionModel):
         lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
         logs = lengths.log()
         cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
-        others = _without_diagonal(cosines[..., :n, :n])
+        others = without_diagonal(cosines[..., :n, :n])
         quantiles = others.new_tensor(_QUANTILES)
         likeness = torch.quantile(others, quantiles, dim=-1).movedim(0, -1)
         if self.settings.anchor:
             likeness = torch.cat([likeness, cosines[..., :n, n:]], -1)
         if self.settings.relative:
-            likeness = torch.cat([likeness, _from_median(likeness)], -1)
-        length = _far(_from_median(logs[..., :n, None]))
+            likeness = torch.cat([likeness, from_median(likeness)], -1)
+        length = far(from_median(logs[..., :n, None]))
         return {
             "grams": scaled[..., :n, :n].to(self.dtype),
             "lengths": lengths[..., :n].to(self.dtype),
@@ -120,7 +125,7 @@ class Relational(AttentionModel):
     def start(self, inputs: Inputs) -> Tensor:
         """Near the geometric median: the mean would be whatever the longest update is."""
         with torch.no_grad():
-            return _geometric_median(inputs["grams"].sum(1))
+            return geometric_median(inputs["grams"].sum(1))
 
     def keys(self, inputs: Inputs) -> Tensor:
         encoded: Tensor = self.key(inputs["among_clients"])
@@ -189,37 +194,37 @@ def _kinds(settings: RelationalSettings) -> list[str]:
 
 def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
     """Return cosines to the estimate and lengths against its, by layer: (rounds, n, 2 × layers)."""
-    with_estimate = _products(inputs["grams"], estimate)
+    with_estimate = products(inputs["grams"], estimate)
     square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
     cosines = with_estimate / (inputs["lengths"] * square.sqrt())
-    return torch.cat([cosines, _far(inputs["logs"] - 0.5 * square.log())], 1).mT
+    return torch.cat([cosines, far(inputs["logs"] - 0.5 * square.log())], 1).mT
 
 
 def _square(grams: Tensor, weights: Tensor) -> Tensor:
     """‖Σ wᵢxᵢ‖² by layer."""
-    square: Tensor = (_products(grams, weights) * weights[:, None]).sum(-1)
+    square: Tensor = (products(grams, weights) * weights[:, None]).sum(-1)
     return square
 
 
-def _products(grams: Tensor, weights: Tensor) -> Tensor:
+def products(grams: Tensor, weights: Tensor) -> Tensor:
     """⟨xᵢ, Σ wⱼxⱼ⟩ by layer and client; one product per round, because its layers are stacked."""
     stacked = grams.flatten(1, 2)  # (rounds, layers × n, n)
     return torch.bmm(stacked, weights[..., None]).view(grams.shape[:-1])
 
 
-def _from_median(values: Tensor) -> Tensor:
+def from_median(values: Tensor) -> Tensor:
     """Return differences to the median client; clients are the last dimension but one."""
     return values - values.median(-2, keepdim=True).values
 
 
-def _far(logarithm: Tensor) -> Tensor:
+def far(logarithm: Tensor) -> Tensor:
     """Compress what is beyond e⁴ times as long or short; 10³⁰ times still differs from it."""
     size = logarithm.abs()
     compressed = _FAR * (1 + (size.clamp(min=_FAR) / _FAR).log())
     return torch.where(size <= _FAR, logarithm, compressed.copysign(logarithm))
 
 
-def _geometric_median(gram: Tensor) -> Tensor:
+def geometric_median(gram: Tensor) -> Tensor:
     """Return the clients' approximate weights in their geometric median, (rounds, n).
 
     As in the rule of that name, differences are taken to the client in the middle of the others: a
@@ -245,7 +250,7 @@ def _inverse(squared: Tensor, least: Tensor) -> Tensor:
     return inverse / inverse.sum(-1, keepdim=True)
 
 
-def _without_diagonal(square: Tensor) -> Tensor:
+def without_diagonal(square: Tensor) -> Tensor:
     """(…, n, n) → (…, n, n − 1); one client alone is compared with itself."""
     n = square.shape[-1]
     if n == 1:

@@ -1,0 +1,335 @@
+"""The universal form: one small network for every model, number of layers and number of clients.
+
+The relational form has inputs for each layer of one model, so a defense belongs to that model. Here
+the *same* encoder reads every layer of every client, knows of a layer only what kind of layer it
+is, and a pool over the layers makes one description per client. A second pool, over the clients,
+tells how unlike each other this round's clients are. Nothing depends on how many layers or clients
+there are, in which order they come, how a layer's space is rotated, or how long all updates are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedimmune.adaptive.models.base import (
+    MOST_VALUE,
+    AttentionModel,
+    Feature,
+    FirstLayer,
+    FormSettings,
+    Inputs,
+    Weighed,
+    ideal_weights,
+)
+from fedimmune.adaptive.models.relational import (
+    far,
+    from_median,
+    geometric_median,
+    products,
+    without_diagonal,
+)
+from fedimmune.errors import InputError
+
+__all__ = ["Universal", "UniversalSettings", "describe_layers"]
+
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
+_LIKENESS = tuple(f"cosine to others, {which}" for which in _COSINES)
+_COMPARED = (
+    "length",
+    *_LIKENESS,
+    "distance to the nearest",
+    "distance to the nearer half",
+)
+_AMONG = (
+    *_LIKENESS,
+    *(f"{kind}, against the median client's" for kind in _COMPARED),
+    *(f"{kind}, by how much clients differ" for kind in _COMPARED),
+)
+_ANCHOR = (
+    "there is a server's update",
+    "cosine to the server's",
+    "cosine to the server's, against the median client's",
+    "cosine to the server's, by how much clients differ",
+    "length against the server's",
+)
+_LAYER = ("size", "depth", "is a vector", "is a convolution", "is one of the last two")
+_TO_ESTIMATE = (
+    "cosine to the estimate",
+    "cosine to the estimate, against the median client's",
+    "cosine to the estimate, by how much clients differ",
+    "length against the estimate's",
+)
+_TINY = 1e-12
+_GENTLE = 4.0
+"""Scores are tanh(x / 4): the farther from saturation, the sooner a wrong score is unlearned."""
+_LEAST_SPREAD = 1e-3
+_FAR_OUT = 3.0
+"""So many median deviations are 1: inputs of a network are best about 1."""
+_FEWEST = 0.1
+"""Attackers of a batch count as if they were at least this share."""
+_WIDENED = 0.25
+"""By how much of its width the range seen in training is widened, at both ends."""
+
+
+class UniversalSettings(FormSettings):
+    """What the universal form is made with.
+
+    Parameters
+    ----------
+    layers
+        Always 1: the form reads any number.
+    hidden
+        Width of the encoder and of what comes after the pools.
+    labels
+        Weight of the scores' cross-entropy with the clients' labels in the loss, compared with the
+        distance to the robust mean.
+    honest
+        How much more all wrongly accused clients count in that than all missed attackers.
+    """
+
+    layers: int = Field(1, ge=1, le=1)
+    passes: int = Field(3, ge=1, le=1000)
+    hidden: int = Field(64, ge=1, le=1024)
+    labels: float = Field(1.0, ge=0, le=MOST_VALUE)
+    honest: float = Field(1.0, gt=0, le=MOST_VALUE)
+
+
+class Universal(AttentionModel):
+    """One encoder for all layers of all models, pooled over layers, then over clients.
+
+    A client's weight is proportional to sigmoid(c · score), and 0 if that is below `eps`: whoever
+    is likely honest counts alike, so an honest client that is somewhat odd is not left out because
+    others are less so.
+    """
+
+    name = "universal"
+    side_by_side = frozenset()
+    settings: UniversalSettings
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, settings: UniversalSettings) -> None:
+        super().__init__(settings)
+        width = settings.hidden
+        # The encoder's first layer in two parts: one is the same in all passes.
+        self.key = nn.Linear(len(_AMONG) + len(_ANCHOR) + len(_LAYER), width)
+        self.query = nn.Linear(len(_TO_ESTIMATE), width, bias=False)
+        self.encoder = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.gate = nn.Linear(width, 1)
+        self.pooled = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU())
+        self.head = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.register_buffer("low", torch.full((len(_QUANTILES) + 1,), -MOST_VALUE))
+        self.register_buffer("high", torch.full((len(_QUANTILES) + 1,), MOST_VALUE))
+
+    def prepare(
+        self, grams: Tensor, shapes: Sequence[Sequence[int]] = (), *, anchored: bool = False
+    ) -> dict[str, Tensor]:
+        layers, n = grams.shape[1], grams.shape[-1] - anchored
+        if len(shapes) != layers:
+            raise InputError(
+                f"the universal form reads what each layer is: there are {layers} Gram matrices "
+                f"and {len(shapes)} shapes"
+            )
+        squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+        usual, most = squares[..., :n].median(-1).values, squares[..., :n].amax(-1)
+        unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
+        scaled = grams / unit[..., None, None]
+        lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
+        logs = lengths.log()
+        cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
+        likeness = _quantiles(without_diagonal(cosines[..., :n, :n]))
+        compared = torch.cat(
+            [far(logs[..., :n, None]), likeness, _nearness(scaled[..., :n, :n])], -1
+        )
+        among = [likeness, *_compared(compared)]
+        known = scaled.new_zeros(*scaled.shape[:2], n, len(_ANCHOR))
+        if anchored:
+            to_anchor = cosines[..., :n, n:]
+            parts = [
+                torch.ones_like(to_anchor),
+                to_anchor,
+                *_compared(to_anchor),
+                far(logs[..., :n, None] - logs[..., None, n:]),
+            ]
+            # A server whose own update is nothing knows nothing.
+            known = torch.where(squares[..., n:, None] > 0, torch.cat(parts, -1), known)
+        described = describe_layers(shapes).to(scaled)[None, :, None].expand(len(grams), -1, n, -1)
+        there = (most > 0).to(self.dtype)  # a layer that nobody has changed says nothing
+        return {
+            "grams": scaled[..., :n, :n].to(self.dtype),
+            "lengths": lengths[..., :n].to(self.dtype),
+            "logs": logs[..., :n].to(self.dtype),
+            "known": torch.cat([*among, known, described], -1).to(self.dtype),
+            "there": there,
+        }
+
+    def start(self, inputs: Inputs) -> Tensor:
+        """Near the geometric median: the mean would be whatever the longest update is."""
+        with torch.no_grad():
+            return geometric_median(inputs["grams"].sum(1))
+
+    def keys(self, inputs: Inputs) -> Tensor:
+        encoded: Tensor = self.key(inputs["known"])
+        return encoded
+
+    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+        each = self._pooled(inputs, keys, estimate)
+        everyone = torch.cat([each.mean(1), each.amax(1)], -1)
+        everyone = everyone[:, None].expand(-1, each.shape[1], -1)
+        return torch.tanh(self.head(torch.cat([each, everyone], -1))[..., 0] / _GENTLE)
+
+    def _pooled(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+        """Return one description per client, (rounds, n, hidden), whatever the layers."""
+        encoded = self.encoder(keys + self.query(_to_estimate(inputs, estimate)))
+        there = inputs["there"][..., None, None]
+        share = there / there.sum(1, keepdim=True).clamp(min=1)
+        gates = torch.softmax(self.gate(encoded) + (there.clamp(min=_TINY)).log(), 1)
+        pools = [
+            (share * encoded).sum(1),
+            (there * encoded).amax(1),  # what is encoded is never negative
+            (gates * there * encoded).sum(1),
+        ]
+        pooled: Tensor = self.pooled(torch.cat(pools, -1))
+        return pooled
+
+    def attend(self, logits: Tensor) -> Tensor:
+        likely = torch.sigmoid(logits)
+        kept = torch.where(likely < self.settings.eps, torch.zeros_like(likely), likely)
+        # If nobody is likely honest, the likeliest lead: what to do then is the rule's to decide.
+        weights = torch.where((kept > 0).any(-1, keepdim=True), kept, torch.softmax(logits, -1))
+        return weights / weights.sum(-1, keepdim=True)
+
+    def estimate(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        return weights / weights.sum(-1, keepdim=True)
+
+    def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
+        return self._pooled(inputs, self.keys(inputs), estimate)
+
+    @property
+    def described_by(self) -> int:
+        return self.settings.hidden
+
+    def first_layers(self) -> list[FirstLayer]:
+        kinds = (*_AMONG, *_ANCHOR, *_LAYER)
+        return [
+            FirstLayer(self.key.weight, [Feature(None, kind) for kind in kinds]),
+            FirstLayer(self.query.weight, [Feature(None, kind) for kind in _TO_ESTIMATE]),
+        ]
+
+    def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
+        """The distance to the robust mean relative to its length, and the scores' cross-entropy."""
+        wanted = ideal_weights(attackers, weighed.weights.dtype)
+        grams = inputs["grams"]
+        with torch.no_grad():
+            # Nobody knows the robust mean better than honest clients differ: the mean of a model
+            # that has converged is shorter than that.
+            squares = (grams.diagonal(dim1=-2, dim2=-1) * wanted[:, None]).sum(-1)
+            whole = _square(grams, wanted) + squares / (~attackers).sum(-1, keepdim=True)
+        square = _square(grams, weighed.shares - wanted)
+        distance = (square.clamp(min=1e-10) / whole.clamp(min=1e-6)).clamp(max=25).sqrt()
+        logits = self.settings.c * weighed.scores
+        benign = (~attackers).to(logits.dtype).expand_as(logits)
+        each = nn.functional.binary_cross_entropy_with_logits(logits, benign, reduction="none")
+        # The honest together count as much as the attackers, however few those are.
+        share = attackers.to(logits.dtype).mean().clamp(min=_FEWEST, max=1 - _FEWEST)
+        weight = benign * self.settings.honest / (1 - share) + (1 - benign) / share
+        entropy = (each * weight).mean() / (1 + self.settings.honest)
+        return distance.mean() + self.settings.labels * entropy
+
+    def familiar(self, inputs: Inputs) -> Tensor:
+        seen = _spread(inputs)
+        return ((seen >= self.low) & (seen <= self.high)).all(-1)
+
+    @torch.no_grad()
+    def note_ranges(self, batches: Sequence[Inputs]) -> None:
+        """Note the range of what rounds look like as a whole, for `familiar`."""
+        seen = torch.cat([_spread(inputs) for inputs in batches])
+        low, high = seen.amin(0), seen.amax(0)
+        margin = _WIDENED * (high - low)
+        self.low.copy_(low - margin)
+        self.high.copy_(high + margin)
+
+
+def describe_layers(shapes: Sequence[Sequence[int]]) -> Tensor:
+    """Return what the form knows of each layer, (layers, 5): none of it depends on names."""
+    count = len(shapes)
+    rows = [
+        (
+            math.log10(max(1, math.prod(shape))) / 6,
+            place / max(1, count - 1),
+            float(len(shape) <= 1),
+            float(len(shape) >= 3),
+            float(place >= count - 2),
+        )
+        for place, shape in enumerate(shapes)
+    ]
+    return torch.tensor(rows, dtype=torch.float64).reshape(count, len(_LAYER))
+
+
+def _quantiles(values: Tensor) -> Tensor:
+    """Return `_QUANTILES` of the last dimension; by one sort, quicker than `torch.quantile`."""
+    ordered = values.sort(-1).values
+    last = values.shape[-1] - 1
+    found = []
+    for quantile in _QUANTILES:
+        place = quantile * last
+        below = math.floor(place)
+        above = min(below + 1, last)
+        found.append(torch.lerp(ordered[..., below], ordered[..., above], place - below))
+    return torch.stack(found, -1)
+
+
+def _compared(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return differences to the median client, as they are and by how much clients differ.
+
+    How alike honest clients are depends on data, model and how long they train. What carries over
+    is how far a client is from the others by the others' own measure, their median deviation.
+    """
+    away = from_median(values)
+    usual = away.abs().median(-2, keepdim=True).values
+    return away, far(away / usual.clamp(min=_LEAST_SPREAD)) / _FAR_OUT
+
+
+def _nearness(grams: Tensor) -> Tensor:
+    """Return logarithms of each client's distances to the nearest and to the nearer half."""
+    squares = grams.diagonal(dim1=-2, dim2=-1)
+    apart = (squares[..., :, None] + squares[..., None, :] - 2 * grams).clamp(min=0)
+    ordered = without_diagonal(apart).sort(-1).values
+    half = max(1, ordered.shape[-1] // 2)
+    found = torch.stack([ordered[..., 0], ordered[..., :half].mean(-1)], -1)
+    return far(0.5 * found.clamp(min=1e-6).log())
+
+
+def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
+    """Return cosines to the estimate and lengths against its, (rounds, layers, n, 4)."""
+    with_estimate = products(inputs["grams"], estimate)
+    square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
+    cosines = (with_estimate / (inputs["lengths"] * square.sqrt())).clamp(-1, 1)[..., None]
+    lengths = far(inputs["logs"] - 0.5 * square.log())[..., None]
+    return torch.cat([cosines, *_compared(cosines), lengths], -1)
+
+
+def _square(grams: Tensor, weights: Tensor) -> Tensor:
+    """‖Σ wᵢxᵢ‖² by layer."""
+    square: Tensor = (products(grams, weights) * weights[:, None]).sum(-1)
+    return square
+
+
+def _spread(inputs: Inputs) -> Tensor:
+    """Return what a round looks like as a whole, (rounds, 6): by the median client and layer.
+
+    The median, because what attackers do to single clients or layers does not make a round odd.
+    """
+    known, there = inputs["known"], inputs["there"]
+    usual = known[..., : len(_QUANTILES)].median(-2).values
+    length = len(_LIKENESS)  # against the median client's: the first of what is compared
+    uneven = known[..., length : length + 1].abs().median(-2).values
+    every = torch.cat([usual, uneven], -1)
+    every = torch.where(there[..., None] > 0, every, torch.nan)
+    return torch.nan_to_num(every.nanmedian(1).values)
