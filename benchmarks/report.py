@@ -16,8 +16,11 @@ from benchmarks.timing import BUSY
 __all__ = ["progress", "show"]
 
 _BEGUN = perf_counter()
-_WIDTH = 140
-_HEADINGS = ("rule", "n", "from", "seconds", "× mean", "bar", "ByzFL × mean", "extra memory", "bar")
+_WIDTH = 160
+_HEADINGS = (
+    *("rule", "n", "from", "seconds", "× mean", "bar", "× krum", "bar"),
+    *("ByzFL × mean", "extra memory", "bar"),
+)
 
 
 def progress(text: str) -> None:
@@ -51,7 +54,7 @@ def _table(rows: Iterable[Row]) -> Table:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    time, memory = bars(row)
+    time, beside_krum, memory = bars(row)
     return (
         row.rule + ("*" if row.is_cut else ""),
         str(row.n),
@@ -59,6 +62,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.seconds:.3f}",
         ("~ " if _is_disturbed(row) else "") + _times(row.times_mean),
         "–" if time is None else f"≤ {time.bar:g} {_verdict(time.holds)}",
+        _times(row.times_krum),
+        "–" if beside_krum is None else f"≤ {beside_krum.bar:g} {_verdict(beside_krum.holds)}",
         _times(row.peer_times_mean),
         _memory(row),
         "–" if memory is None else f"≤ {_memory_bar(row, memory.bar)} {_verdict(memory.holds)}",

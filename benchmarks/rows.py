@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.resnet18 import resnet18, size
 from fedimmune import rules
 
-__all__ = ["Bar", "Row", "bars", "time_bar", "write"]
+__all__ = ["Bar", "Row", "bars", "is_compared_with_krum", "time_bar", "write"]
 
 _WHOLE = size(resnet18())
 _TIME_BARS = {
@@ -25,7 +25,8 @@ _TIME_BARS = {
     "adaptive": 4.0,
 }
 _WIDER_FOR_INNER_PRODUCTS = 1.3
-"""Rules that look at inner products and have no bar of their own: so many times Krum's."""
+"""Rules that look at inner products and have no bar of their own: so many times Krum's bar, and so
+many times what Krum takes in the same run."""
 _WIDER_FOR_STATES = 1.5
 _UPDATES_BAR = 2
 _FILES_BAR = 3 * 2**29
@@ -45,8 +46,13 @@ class Row:
         Time as a multiple of ``X.mean(0)``, and what each took; medians.
     bar
         What `times_mean` should not be above.
+    times_krum, krum_bar
+        Time as a multiple of Krum's on the same round, for rules that look at inner products, and
+        what it should not be above.
     others
         The share of the machine that other programs took meanwhile; None where it is unknown.
+    threads
+        How many of PyTorch's threads computed.
     extra_bytes, extra_updates
         Memory of one call beside the updates at its peak, in bytes and in updates.
     peer, peer_times_mean
@@ -66,7 +72,9 @@ class Row:
     times_mean: float | None = None
     mean_seconds: float | None = None
     bar: float | None = None
+    times_krum: float | None = None
     others: float | None = None
+    threads: int | None = None
     extra_bytes: int | None = None
     peer: str | None = None
     peer_times_mean: float | None = None
@@ -83,6 +91,12 @@ class Row:
         return None if self.extra_bytes is None else self.extra_bytes / (4 * self.columns)
 
     @property
+    def krum_bar(self) -> float | None:
+        """The bar of the time as a multiple of Krum's; None for rules with a bar of their own."""
+        has_bar = self.times_krum is not None and self.rule not in _TIME_BARS
+        return _WIDER_FOR_INNER_PRODUCTS if has_bar else None
+
+    @property
     def memory_bar(self) -> int | None:
         """The bar of the memory, in bytes."""
         if self.source == "files":
@@ -91,8 +105,11 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Give all of it as plain values."""
-        derived = {"extra_updates": self.extra_updates, "memory_bar": self.memory_bar}
-        return asdict(self) | derived
+        return asdict(self) | {
+            "krum_bar": self.krum_bar,
+            "extra_updates": self.extra_updates,
+            "memory_bar": self.memory_bar,
+        }
 
 
 @dataclass(frozen=True)
@@ -111,17 +128,23 @@ class Bar:
 def time_bar(rule: str, n: int, source: str) -> float | None:
     """Return the bar of a rule's time as a multiple of the mean's; None where there is none."""
     bar = _TIME_BARS.get(rule)
-    if bar is None and issubclass(rules.find(rule), rules.GeometryRule):
+    if bar is None and is_compared_with_krum(rule, n):
         bar = _WIDER_FOR_INNER_PRODUCTS * _TIME_BARS["krum"]
     if bar is None or not (n == 10 or (n == 50 and rule == "residual")):
         return None
     return bar * _WIDER_FOR_STATES if source == "state_dicts" else bar
 
 
-def bars(row: Row) -> tuple[Bar | None, Bar | None]:
-    """Return the bars of a row: time and memory."""
+def is_compared_with_krum(rule: str, n: int) -> bool:
+    """Whether a rule is timed beside Krum: those that look at inner products, on 10 clients."""
+    return n == 10 and rule != "krum" and issubclass(rules.find(rule), rules.GeometryRule)
+
+
+def bars(row: Row) -> tuple[Bar | None, Bar | None, Bar | None]:
+    """Return the bars of a row: time, time beside Krum, and memory."""
     memory = row.peak_rss_anon_bytes if row.source == "files" else row.extra_bytes
-    return _bar(row.times_mean, row.bar), _bar(memory, row.memory_bar)
+    beside_krum = _bar(row.times_krum, row.krum_bar)
+    return _bar(row.times_mean, row.bar), beside_krum, _bar(memory, row.memory_bar)
 
 
 def _bar(value: float | None, bar: float | None) -> Bar | None:

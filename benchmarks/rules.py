@@ -1,8 +1,8 @@
 """Speed and memory of every rule, on rounds of ResNet-18; run as ``python -m benchmarks.rules``.
 
 Prints a table and writes ``build/bench-rules.json``. Times are multiples of ``X.mean(0)`` on the
-stacked matrix of the same round: what even the plainest aggregation costs. A missed bar is shown
-and fails nothing.
+stacked matrix of the same round: what even the plainest aggregation costs. Rules that look at inner
+products are set against Krum too. A missed bar is shown and fails nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.peers import Peer, load_peers
 from benchmarks.probe import probe_memory
 from benchmarks.report import progress, show
 from benchmarks.resnet18 import Shapes, first_columns, resnet18, size
-from benchmarks.rows import Row, time_bar, write
+from benchmarks.rows import Row, is_compared_with_krum, time_bar, write
 from benchmarks.subjects import SOURCES, THREADS, make_rule, reader, supplying
 from benchmarks.timing import Effort, Timing, compare
 from fedimmune import FedimmuneError, Rule, Updates
@@ -59,12 +59,13 @@ class _Round:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, show and write."""
     options = _parse(arguments)
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(options.threads)
     plan = _plan(options)
     rows: list[Row] = []
     for n in (10,) if options.quick else (10, 50):
+        timed = _time_round(n, plan)
         # Memory comes second: by then this process has given its own copy of the round back.
-        rows += [_with_memory(row) for row in _time_round(n, plan)]
+        rows += timed if options.no_memory else [_with_memory(row) for row in timed]
     if not (options.quick or options.no_files):
         rows += measure_files([rule for rule in FILE_RULES if rule in plan.rules], options.folder)
     path = _BUILD / "bench-rules.json"
@@ -78,7 +79,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="10 clients, no files, less often")
     parser.add_argument("--no-files", action="store_true", help="no round from files")
     parser.add_argument("--no-peers", action="store_true", help="do not measure ByzFL beside")
+    parser.add_argument("--no-memory", action="store_true", help="measure time alone")
     parser.add_argument("--rules", help="only these, separated by commas", metavar="A,B")
+    parser.add_argument(
+        "--gram", action="store_true", help="only rules that look at inner products, beside krum"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=THREADS, help=f"of PyTorch (default: {THREADS})", metavar="N"
+    )
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="count time on the processor: for a busy machine, and one thread",
+    )
     parser.add_argument(
         "--folder",
         type=Path,
@@ -92,7 +105,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(
                 f"there is no rule {name!r}; there are {', '.join(fedimmune.rules.available())}"
             )
+    if options.cpu and options.threads != 1:
+        parser.error("--cpu needs --threads 1: threads that wait for each other take time too")
+    if options.gram:
+        options.rules = tuple(name for name in options.rules if _looks_at_gram(name))
     return options
+
+
+def _looks_at_gram(name: str) -> bool:
+    return issubclass(fedimmune.rules.find(name), fedimmune.rules.GeometryRule)
 
 
 def _measurable() -> tuple[str, ...]:
@@ -105,10 +126,11 @@ def _plan(options: argparse.Namespace) -> _Plan:
     if isinstance(found, str):
         print(found)
         found = {}
-    if not can_measure():
+    if not (options.no_memory or can_measure()):
         print("This system does not tell how much memory is taken: that column stays empty.")
     usable = tuple(name for name in options.rules if _can_be_made(name))
-    return _Plan(usable, found, Effort(most=5, seconds=1.0) if options.quick else Effort())
+    effort = Effort(most=5, seconds=1.0) if options.quick else Effort()
+    return _Plan(usable, found, replace(effort, cpu=options.cpu))
 
 
 def _can_be_made(name: str) -> bool:
@@ -159,11 +181,13 @@ def _time_rule(name: str, given: _Round, effort: Effort) -> Row | None:
     n, source = given.clients.n, given.source
     progress(f"time: {name}, {n} clients, {source}")
     rule = make_rule(name)
-    make_updates = supplying(given.make_updates, rule, given.clients)
+    call = partial(_aggregate, rule, supplying(given.make_updates, rule, given.clients))
+    beside_krum = None
     try:
-        timing = compare(
-            partial(given.stacked.mean, 0), lambda: _aggregate(rule, make_updates), effort
-        )
+        timing = compare(partial(given.stacked.mean, 0), call, effort)
+        if is_compared_with_krum(name, n):
+            krum = partial(_aggregate, make_rule("krum"), given.make_updates)
+            beside_krum = compare(krum, call, effort)
     except FedimmuneError as error:
         print(f"{name} is skipped: it refuses {n} clients ({error}).")
         return None
@@ -176,8 +200,14 @@ def _time_rule(name: str, given: _Round, effort: Effort) -> Row | None:
         times_mean=timing.times,
         mean_seconds=timing.baseline_seconds,
         bar=time_bar(name, n, source),
-        others=timing.others,
+        times_krum=None if beside_krum is None else beside_krum.times,
+        others=_more(timing.others, None if beside_krum is None else beside_krum.others),
+        threads=torch.get_num_threads(),
     )
+
+
+def _more(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else max(one, other)
 
 
 def _aggregate(rule: Rule, make_updates: Callable[[], Updates]) -> object:
@@ -197,17 +227,18 @@ def _with_peer(row: Row, stacked: Tensor, plan: _Plan) -> Row:
         print(f"{title} is skipped for {row.n} clients: it may need more memory than there is.")
         return row
     progress(f"time: {title}, {row.n} clients")
-    timing = _time_peer(title, make(row.n), stacked)
+    timing = _time_peer(title, make(row.n), stacked, cpu=plan.effort.cpu)
     return replace(row, peer=title, peer_times_mean=timing.times) if timing else row
 
 
 def _time_peer(
-    title: str, aggregator: Callable[[Tensor], object], stacked: Tensor
+    title: str, aggregator: Callable[[Tensor], object], stacked: Tensor, *, cpu: bool
 ) -> Timing | None:
     is_large = len(stacked) > 10
     effort = Effort(least=1, most=1, warm_up=False) if is_large else Effort(least=2, most=5)
     try:
-        return compare(partial(stacked.mean, 0), partial(aggregator, stacked), effort)
+        mean = partial(stacked.mean, 0)
+        return compare(mean, partial(aggregator, stacked), replace(effort, cpu=cpu))
     except Exception as error:  # noqa: BLE001, RUF100 - a peer's failure is no reason to stop
         print(f"{title} is skipped for {len(stacked)} clients ({type(error).__name__}: {error}).")
         return None

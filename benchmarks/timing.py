@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 from benchmarks.memory import trim
 from benchmarks.others import Others, wait_for_quiet
@@ -34,12 +34,16 @@ class Effort:
         Between the two: none is begun after this many seconds.
     warm_up
         Whether the first call goes uncounted.
+    cpu
+        Count this process' own time on the processors, which others do not lengthen. Threads that
+        wait for each other count too, so this is for one thread.
     """
 
     least: int = 3
     most: int = 15
     seconds: float = 2.0
     warm_up: bool = True
+    cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class Timing:
     seconds, baseline_seconds
         What each took.
     others
-        The share of the machine that other programs took meanwhile; None where it is unknown.
+        The share of the machine that other programs took meanwhile; None where it is unknown, or
+        does not matter.
     """
 
     times: float
@@ -91,16 +96,16 @@ def _measure(
     others = Others()
     baseline()
     begun = perf_counter()
-    first = _pair(baseline, subject, often=False)
+    first = _pair(baseline, subject, effort, often=False)
     often = first.subject > _MUCH_LONGER * first.baseline
     pairs = [] if effort.warm_up and first.subject <= _LONG else [first]
     while _wants_more(len(pairs), perf_counter() - begun, effort):
-        pairs.append(_pair(baseline, subject, often=often))
+        pairs.append(_pair(baseline, subject, effort, often=often))
     return Timing(
         median(pair.subject / pair.baseline for pair in pairs),
         median(pair.subject for pair in pairs),
         median(pair.baseline for pair in pairs),
-        others.share(),
+        None if effort.cpu else others.share(),
     )
 
 
@@ -112,19 +117,22 @@ def _wants_more(count: int, elapsed: float, effort: Effort) -> bool:
     return count < effort.most and elapsed < effort.seconds
 
 
-def _pair(baseline: Callable[[], object], subject: Callable[[], object], *, often: bool) -> _Pair:
+def _pair(
+    baseline: Callable[[], object], subject: Callable[[], object], effort: Effort, *, often: bool
+) -> _Pair:
     """Time the baseline, the subject, and after a long subject the baseline again."""
-    before = [_seconds(baseline) for _ in range(3 if often else 1)]
-    own = _seconds(subject)
+    clock = process_time if effort.cpu else perf_counter
+    before = [_seconds(baseline, clock) for _ in range(3 if often else 1)]
+    own = _seconds(subject, clock)
     again = 5 if own > _MUCH_LONGER * before[0] else 0
-    after = [_seconds(baseline) for _ in range(again)]
+    after = [_seconds(baseline, clock) for _ in range(again)]
     return _Pair(median([*before, *after]), own)
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
     # New pages from the system cost a mean a third of its time. Whether there are any left over
     # from the call before is chance, so there never are.
     trim()
-    begun = perf_counter()
+    begun = clock()
     call()
-    return perf_counter() - begun
+    return clock() - begun
