@@ -59,7 +59,10 @@ class Search(_Study):
 
     def jobs(self, request: Request) -> list[Job]:
         (task,) = self.tasks[request.scale]
-        usual = defense_job(task, request.scale, "adaptive-paper", ("backdoor",), request.device)
+        # Of the form that holds: the search is to tell c and ε apart, not signs or data.
+        usual = defense_job(
+            task, request.scale, "adaptive-paper-clients", ("backdoor",), request.device
+        )
         grid = _TWO_POINTS if request.scale == "smoke" else _GRID
         points = [
             tuple(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())
