@@ -110,7 +110,8 @@ class Rounds:
         def some(share: float) -> Tensor:
             return torch.rand(len(self), generator=random) < share
 
-        made, who = improvise(grams, attackers, random)
+        sizes = [math.prod(shape) for shape in self.shapes]
+        made, who = improvise(grams, attackers, random, sizes or None)
         quiet = ~attackers.any(-1)
         # Of rounds without attack half stay so: a false alarm has to cost something.
         attacked = torch.where(quiet, some(_IMPROVISED), some(_VARIED))
