@@ -25,6 +25,7 @@ from fedimmune import attacks as all_attacks
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.description import Epoch
 from fedimmune.adaptive.recordings import SUFFIX, Recording
+from fedimmune.cli._ui import read_setting
 from fedimmune.cli.help import Command, examples
 from fedimmune.errors import InputError
 from fedimmune.io import write_text_atomically
@@ -219,6 +220,17 @@ def _evaluate(
         str, typer.Option(help="What it is compared with, separated by commas.")
     ] = "mean",
     seeds: Annotated[str, typer.Option(help="Separated by commas.")] = "1,2,3",
+    clients: Annotated[int, typer.Option(min=2, help="How many.")] = 10,
+    attackers: Annotated[int, typer.Option(min=1, help="How many of them attack.")] = 4,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Another field of the scenarios, such as participation=0.3; values may be JSON. "
+            "Repeatable.",
+        ),
+    ] = None,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs.")] = Path(
         "build/immunity-runs"
     ),
@@ -233,7 +245,14 @@ def _evaluate(
     known = list(all_attacks.available()) if attacks is None else attacks.split(",")
     names = ["adaptive", *filter(None, rules.split(","))]
     numbers = [int(seed) for seed in seeds.split(",")]
-    entries = list(benchmarks.grid(task, names, known, numbers, {"adaptive": defense}, data))
+    entries = list(
+        benchmarks.grid(
+            *(task, names, known, numbers, {"adaptive": defense}, data),
+            clients=clients,
+            attackers=attackers,
+            **dict(read_setting(text) for text in fields or []),
+        )
+    )
     benchmarks.play(entries, folder, data, workers or usable_cores())
     frame = benchmarks.figures(entries, folder)
     typer.echo(evaluated(frame), nl=False)

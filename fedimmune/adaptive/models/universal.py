@@ -2,8 +2,9 @@
 
 The relational form has inputs for each layer of one model, so a defense belongs to that model. Here
 the *same* encoder reads every layer of every client, knows of a layer only what kind of layer it
-is, and a pool over the layers makes one description per client. A second pool, over the clients,
-tells how unlike each other this round's clients are. Nothing depends on how many layers or clients
+is, and a pool over the layers makes one description per client. Clients then hear of each other:
+what two of them have in common, layer by layer, and how far the other is trusted so far, so that
+whoever is like those who are found out is found out with them. Nothing depends on how many layers or clients
 there are, in which order they come, how a layer's space is rotated, or how long all updates are.
 """
 
@@ -40,7 +41,7 @@ __all__ = ["Universal", "UniversalSettings", "describe_layers"]
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
 _LIKENESS = tuple(f"cosine to others, {which}" for which in _COSINES)
-_BY_CHANCE = ("cosine to others, median, by chance", "cosine to others, root mean square, by chance")
+_BY_CHANCE = tuple(f"cosine to others, {which}, by chance" for which in ("median", "mean square"))
 _COMPARED = (
     "length",
     *_LIKENESS,
@@ -63,7 +64,9 @@ _ANCHOR = (
 )
 _PAIR = ("cosine", "cosine, by how much pairs differ", "distance, against the median pair's")
 _PAIRED = 16
+"""Width of what two clients have in common."""
 _MOST_TRUST = 3.0
+"""A client with more than so many times its equal share is not trusted more."""
 _LAYER = ("size", "depth", "is a vector", "is a convolution", "is one of the last two")
 _TO_ESTIMATE = (
     "cosine to the estimate",
@@ -108,7 +111,7 @@ class UniversalSettings(FormSettings):
 
 
 class Universal(AttentionModel):
-    """One encoder for all layers of all models, pooled over layers, then over clients.
+    """One encoder for all layers of all models, pooled over layers; messages between clients.
 
     A client's weight is proportional to sigmoid(c · score), and 0 if that is below `eps`: whoever
     is likely honest counts alike, so an honest client that is somewhat odd is not left out because
@@ -391,7 +394,7 @@ def _spread(inputs: Inputs) -> Tensor:
     """
     known, there = inputs["known"], inputs["there"]
     usual = known[..., : len(_QUANTILES)].median(-2).values
-    length = len(_LIKENESS) + len(_BY_CHANCE)  # against the median client's: the first of what is compared
+    length = len(_LIKENESS) + len(_BY_CHANCE)  # against the median client's
     uneven = known[..., length : length + 1].abs().median(-2).values
     every = torch.cat([usual, uneven], -1)
     every = torch.where(there[..., None] > 0, every, torch.nan)
