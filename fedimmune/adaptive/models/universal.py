@@ -4,8 +4,9 @@ The relational form has inputs for each layer of one model, so a defense belongs
 the *same* encoder reads every layer of every client, knows of a layer only what kind of layer it
 is, and a pool over the layers makes one description per client. Clients then hear of each other:
 what two of them have in common, layer by layer, and how far the other is trusted so far, so that
-whoever is like those who are found out is found out with them. Nothing depends on how many layers or clients
-there are, in which order they come, how a layer's space is rotated, or how long all updates are.
+whoever is like those who are found out is found out with them. Nothing depends on how many layers
+or clients there are, in which order they come, how a layer's space is rotated, or how long all
+updates are.
 """
 
 from __future__ import annotations
