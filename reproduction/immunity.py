@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import altair as alt
 import pandas as pd
 import torch
 import typer
@@ -35,6 +36,7 @@ from fedimmune.untrusted import printable, read_json
 from reproduction import benchmarks, cli, corpus
 from reproduction.corpus import Draft
 from reproduction.corpus_data import present
+from reproduction.figures import Chart, save
 from reproduction.progress import duration
 from reproduction.results import check_writable
 from reproduction.rows import as_csv
@@ -237,6 +239,9 @@ def _evaluate(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all rows.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw what each attack costs.")
+    ] = None,
 ) -> None:
     """Play real federations with a universal defense: four of ten attack, and nobody does.
 
@@ -258,6 +263,24 @@ def _evaluate(
     typer.echo(evaluated(frame), nl=False)
     if csv is not None:
         write_text_atomically(as_csv(frame), csv)
+    if figure is not None:
+        save(harm_chart(frame), figure.with_suffix(""))
+
+
+def harm_chart(frame: pd.DataFrame) -> Chart:
+    """Describe what attacks cost: points worse than the oracle by attack, a dot per seed."""
+    shown = frame[(frame["rule"] != "oracle") & frame["harm"].notna()]
+    shown = shown.assign(points=100 * shown["harm"])
+    own = shown[shown["rule"] == "adaptive"]
+    order = own.groupby("attack")["points"].mean().sort_values().index.tolist()
+    base = alt.Chart(shown).encode(
+        y=alt.Y("attack:N", sort=order, title=None),
+        color=alt.Color("rule:N", title=None, legend=alt.Legend(orient="top")),
+    )
+    axis = alt.X("points:Q", title="points worse than the oracle (ACC below or ASR above)")
+    dots = base.mark_circle(size=28, opacity=0.5).encode(x=axis)
+    means = base.mark_tick(thickness=3, size=12).encode(x=axis.aggregate("mean"))
+    return (dots + means).properties(width=420, height=alt.Step(15))
 
 
 def evaluated(frame: pd.DataFrame) -> str:
