@@ -164,7 +164,9 @@ def improvise(
     (rounds, n), layers = attackers.shape, grams.shape[1]
     quiet = ~attackers.any(-1, keepdim=True)
     most = max(1, int(_MOST_ATTACKERS * n))
-    count = torch.randint(1, most + 1, (rounds, 1), generator=random)
+    # Many attackers are harder to tell than few, so they are drawn more often.
+    share = torch.rand(rounds, 1, generator=random).sqrt()
+    count = (share * most).ceil().clamp(min=1)
     order = torch.rand(rounds, n, generator=random).argsort(-1).argsort(-1)
     senders = torch.where(quiet, order < count, attackers) & (n > 1)
 

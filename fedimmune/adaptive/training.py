@@ -46,6 +46,8 @@ __all__ = [
 _IMPROVISED, _VARIED = 0.5, 0.25
 """Share of rounds that get a synthetic attack: of those without attack, and with one."""
 _LONGEST_GRADIENT = 2.0
+_WHOLE, _LEAST_PRESENT, _FEWEST_PRESENT, _MOST_ATTACKING = 0.2, 0.4, 4, 0.46
+"""Share of batches with all clients; least share and number of clients in others; of attackers."""
 _MOST_SHOWN = 16
 """Layers of a model that a batch shows."""
 _LENGTHENED, _ODD = 0.08, 0.3
@@ -108,6 +110,7 @@ class Rounds:
         """Return them with synthetic attacks and honest oddities in some, as they are read once."""
         grams, attackers, shapes, anchored = self.grams, self.attackers, self.shapes, self.anchored
         if form.name == Universal.name:
+            grams, attackers = _present(grams, attackers, random)
             grams, shapes, anchored = _shown(grams, shapes, random, anchored=anchored)
 
         def some(share: float) -> Tensor:
@@ -127,6 +130,28 @@ class Rounds:
         odd = some(_ODD)[:, None, None, None]
         grams = torch.where(odd, vary_honest(grams, attackers, random), grams)
         return Examples(form.prepare(grams, shapes, anchored=anchored), attackers)
+
+
+def _present(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Leave some clients out of most batches, others in every round; attackers stay a minority.
+
+    What is left is a round like any other, and the same ten clients are not learned by heart.
+    """
+    rounds, n = attackers.shape
+    chance, share = torch.rand(2, generator=random).tolist()
+    count = max(_FEWEST_PRESENT, round((_LEAST_PRESENT + (1 - _LEAST_PRESENT) * share) * n))
+    if count >= n or chance < _WHOLE:
+        return grams, attackers
+    drawn = torch.rand(rounds, n, generator=random)
+    # Attackers beyond the largest minority come last, in a random order of their own.
+    turn = torch.where(attackers, drawn, 2.0).argsort(-1).argsort(-1)
+    beyond = attackers & (turn >= int(_MOST_ATTACKING * count))
+    rows = torch.where(beyond, 1 + drawn, drawn).argsort(-1)[:, :count].sort(-1).values
+    rest = torch.arange(n, grams.shape[-1]).expand(rounds, -1)
+    kept = torch.cat([rows, rest], -1)
+    which = torch.arange(rounds)[:, None, None]
+    some = grams.movedim(1, -1)[which, kept[:, :, None], kept[:, None, :]].movedim(-1, 1)
+    return some, attackers.gather(-1, rows)
 
 
 def _shown(

@@ -107,7 +107,7 @@ class UniversalSettings(FormSettings):
     layers: int = Field(1, ge=1, le=1)
     passes: int = Field(3, ge=1, le=1000)
     hidden: int = Field(64, ge=1, le=1024)
-    labels: float = Field(1.0, ge=0, le=MOST_VALUE)
+    labels: float = Field(3.0, ge=0, le=MOST_VALUE)
     honest: float = Field(1.0, gt=0, le=MOST_VALUE)
 
 
