@@ -165,7 +165,9 @@ def test_many_rounds_that_tell_little_tell_a_lot_together() -> None:
         for _ in range(200):
             memory = summed(*(random.gauss(mean, 2.0) for _ in range(15)))
             wrong[who] += (odds(memory) > 0) != (who == "honest")
-    assert wrong["honest"] + wrong["attacker"] < 40, "31 % of single rounds are wrong, 124 of 400"
+    # 31 % of single rounds are wrong: 62 of 200.
+    assert wrong["honest"] < 50
+    assert wrong["attacker"] < 15, "what is held against a client may grow, trust may not"
 
 
 @given(
