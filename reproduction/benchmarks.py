@@ -91,21 +91,26 @@ def grid(
     seeds: Sequence[int],
     files: Files,
     data: Path | None = None,
+    *,
+    clients: int = _CLIENTS,
+    attackers: int = _ATTACKERS,
+    **fields: Any,
 ) -> Iterator[Entry]:
     """Every rule under every attack that fits the task; the oracle for each number of attackers.
 
-    Four of ten attack, or as many as the rule admits.
+    Four of ten attack, or as many as the rule admits. `fields` are other fields of the scenarios.
     """
     spec = tasks.load_data(tasks.get(task), tasks.data_folder(data)).spec
     fitting = [kind for kind in kinds if _fits(kind, spec)]
-    numbers = {name: most_attackers(name) for name in names}
+    numbers = {name: most_attackers(name, clients, attackers) for name in names}
+    fields = {"clients": clients, **fields}
     for seed in seeds:
         for kind in fitting:
             told = {name: f for name, f in numbers.items() if f and name != _ORACLE}
             for name, f in told.items():
-                yield Entry(name, kind, _cell(task, _rule(name, f, files), kind, f, seed))
+                yield Entry(name, kind, _cell(task, _rule(name, f, files), kind, f, seed, **fields))
             for f in sorted(set(told.values()))[: 1 if kind == "none" else None]:
-                yield Entry(_ORACLE, kind, _cell(task, {"name": _ORACLE}, kind, f, seed))
+                yield Entry(_ORACLE, kind, _cell(task, {"name": _ORACLE}, kind, f, seed, **fields))
 
 
 def _fits(kind: str, spec: tasks.DataSpec) -> bool:

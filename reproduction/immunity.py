@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import altair as alt
 import pandas as pd
 import torch
 import typer
@@ -25,6 +26,7 @@ from fedimmune import attacks as all_attacks
 from fedimmune.adaptive.defense import Defense
 from fedimmune.adaptive.description import Epoch
 from fedimmune.adaptive.recordings import SUFFIX, Recording
+from fedimmune.cli._ui import read_setting
 from fedimmune.cli.help import Command, examples
 from fedimmune.errors import InputError
 from fedimmune.io import write_text_atomically
@@ -34,6 +36,7 @@ from fedimmune.untrusted import printable, read_json
 from reproduction import benchmarks, cli, corpus
 from reproduction.corpus import Draft
 from reproduction.corpus_data import present
+from reproduction.figures import Chart, save
 from reproduction.progress import duration
 from reproduction.results import check_writable
 from reproduction.rows import as_csv
@@ -219,12 +222,26 @@ def _evaluate(
         str, typer.Option(help="What it is compared with, separated by commas.")
     ] = "mean",
     seeds: Annotated[str, typer.Option(help="Separated by commas.")] = "1,2,3",
+    clients: Annotated[int, typer.Option(min=2, help="How many.")] = 10,
+    attackers: Annotated[int, typer.Option(min=1, help="How many of them attack.")] = 4,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Another field of the scenarios, such as participation=0.3; values may be JSON. "
+            "Repeatable.",
+        ),
+    ] = None,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs.")] = Path(
         "build/immunity-runs"
     ),
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all rows.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw what each attack costs.")
+    ] = None,
 ) -> None:
     """Play real federations with a universal defense: four of ten attack, and nobody does.
 
@@ -233,12 +250,37 @@ def _evaluate(
     known = list(all_attacks.available()) if attacks is None else attacks.split(",")
     names = ["adaptive", *filter(None, rules.split(","))]
     numbers = [int(seed) for seed in seeds.split(",")]
-    entries = list(benchmarks.grid(task, names, known, numbers, {"adaptive": defense}, data))
+    entries = list(
+        benchmarks.grid(
+            *(task, names, known, numbers, {"adaptive": defense}, data),
+            clients=clients,
+            attackers=attackers,
+            **dict(read_setting(text) for text in fields or []),
+        )
+    )
     benchmarks.play(entries, folder, data, workers or usable_cores())
     frame = benchmarks.figures(entries, folder)
     typer.echo(evaluated(frame), nl=False)
     if csv is not None:
         write_text_atomically(as_csv(frame), csv)
+    if figure is not None:
+        save(harm_chart(frame), figure.with_suffix(""))
+
+
+def harm_chart(frame: pd.DataFrame) -> Chart:
+    """Describe what attacks cost: points worse than the oracle by attack, a dot per seed."""
+    shown = frame[(frame["rule"] != "oracle") & frame["harm"].notna()]
+    shown = shown.assign(points=100 * shown["harm"])
+    own = shown[shown["rule"] == "adaptive"]
+    order = own.groupby("attack")["points"].mean().sort_values().index.tolist()
+    base = alt.Chart(shown).encode(
+        y=alt.Y("attack:N", sort=order, title=None),
+        color=alt.Color("rule:N", title=None, legend=alt.Legend(orient="top")),
+    )
+    axis = alt.X("points:Q", title="points worse than the oracle (ACC below or ASR above)")
+    dots = base.mark_circle(size=28, opacity=0.5).encode(x=axis)
+    means = base.mark_tick(thickness=3, size=12).encode(x=axis.aggregate("mean"))
+    return (dots + means).properties(width=420, height=alt.Step(15))
 
 
 def evaluated(frame: pd.DataFrame) -> str:

@@ -1,21 +1,21 @@
 """Memory: what is held against a client adds up over rounds, by id, and fades.
 
-Only suspicion is remembered: behaving well first earns nothing. There are two ways to add it up.
+There are two ways to add it up.
 
 - A defense of one model adds up *scores*, as evidence of this round: suspicion fades by a fifth per
-  round.
-- A universal defense counts *strikes*. A round that takes a client for an attacker by itself is
-  one more, any other round is one less, and there are from 0 to 4. From two on, a client is
-  held out whatever it sends. So one bad round is held against nobody and forgotten after the next,
-  whoever is caught in most rounds stays out, and whoever stops is heard again three rounds later.
-  Of clients that are caught in a share p of the rounds, by chance, (r² + r³ + r⁴) / (1 + … + r⁴)
-  are held out, with r = p / (1 − p): 0.04 % of them if p is 2 %, and 99 % if p is 80 %.
+  round, and behaving well first earns nothing.
+- A universal defense adds up *log-odds*, as a sequential test does (Wald, *Sequential Tests of
+  Statistical Hypotheses*, 1945): how much likelier honest than not a client is by all rounds
+  together, older ones counting less. A single round often tells little, and ten of them a lot. The
+  sum is bounded at both ends. Good rounds earn a little, so one doubtful round is held against
+  nobody, but not enough for a round that is plainly an attack; and whoever stops attacking, or was
+  wrongly accused, is heard again after a few rounds.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -30,13 +30,12 @@ from fedimmune.untrusted import naming
 
 __all__ = ["Case", "Memory"]
 
-_FORMAT = "fedimmune-memory-3"
+_FORMAT = "fedimmune-memory-4"
 _KEPT = 0.8
 """Share of what is known that is kept from round to round."""
-_STRIKE = 0.25
-"""What a round counts for, where strikes are counted; 1 is the most that is held."""
-_OUT = 2 * _STRIKE
-"""Who has so much against it is held out."""
+_LOG_ODDS_KEPT = 0.9
+_MOST_AGAINST, _MOST_FOR = 8.0, 2.0
+"""Bounds of log-odds that are remembered."""
 _SKIPS, _WINDOW = 2, 10
 """No more than so many of so many rounds in a row are skipped."""
 _MOST_ROUNDS = 10**9
@@ -83,15 +82,15 @@ class Case(BaseModel):
 
 @dataclass(frozen=True)
 class Memory:
-    """What is held against each client: a running mean of its scores, capped at 0, or strikes.
+    """What is known of each client: a running mean of its scores, capped at 0, or log-odds.
 
     A value: `after` and its kin return a new one and leave the old as it is.
 
     Parameters
     ----------
     means
-        By client id, from −1 to 0; 0 for a client that nothing is held against, or never seen.
-        A strike is a quarter.
+        By client id, from −1 on; 0 for a client that nothing is known of. Log-odds are in units of
+        the most that is held against anybody.
     cases
         Of those who were suspected in the last round that they took part in.
     rounds
@@ -131,28 +130,28 @@ class Memory:
         }
         return self._with(fresh, suspects or {})
 
-    def after_strikes(
+    def log_odds(self, clients: Sequence[ClientId]) -> Tensor:
+        """Return what a universal defense remembers of clients, in logits: 0 if nothing."""
+        return _MOST_AGAINST * self.evidence(clients, 1.0)
+
+    def after_log_odds(
         self,
         clients: Sequence[ClientId],
-        caught: Collection[ClientId],
+        log_odds: Tensor,
         suspects: Mapping[ClientId, Sequence[float]] | None = None,
     ) -> Memory:
-        """Return the memory with one more round, counting strikes.
+        """Return the memory with one more round, adding up log-odds.
 
         Parameters
         ----------
-        clients
-            Who took part.
-        caught
-            Those of them that the round takes for attackers by itself, whatever was before.
+        clients, log_odds
+            Who took part, and how much likelier honest than not each is by this and all earlier
+            rounds.
         suspects
             As in `after`.
         """
-        fresh = {}
-        for client in clients:
-            change = -_STRIKE if client in caught else _STRIKE
-            fresh[client] = min(0.0, max(-1.0, self.means.get(client, 0.0) + change))
-        return self._with(fresh, suspects or {})
+        kept = (_LOG_ODDS_KEPT * log_odds).clamp(-_MOST_AGAINST, _MOST_FOR) / _MOST_AGAINST
+        return self._with(dict(zip(clients, kept.tolist(), strict=True)), suspects or {})
 
     def _with(
         self, fresh: Mapping[ClientId, float], suspects: Mapping[ClientId, Sequence[float]]
@@ -178,10 +177,6 @@ class Memory:
         means = {who: max(found, self.means.get(who, 0.0)) for who, found in worse.means.items()}
         skips = (*worse.skipped, worse.rounds) if skipped else worse.skipped
         return replace(worse, means=means, cases=self.cases, skipped=skips)
-
-    def is_out(self, client: ClientId) -> bool:
-        """Whether a client has so many strikes that it is held out."""
-        return self.means.get(client, 0.0) <= -_OUT
 
     @property
     def may_skip(self) -> bool:

@@ -243,8 +243,7 @@ class Adaptive(GeometryRule):
             return None
         if not self.loaded.is_universal:
             return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
-        held = [self.known.is_out(client) for client in clients]
-        return -_OUTWEIGHS * torch.tensor(held, dtype=torch.float64)
+        return self.known.log_odds(clients)
 
     def _ruling(self, measured: Geometry, judged: Judged, evidence: Tensor | None) -> Ruling:
         """Decide what becomes of the network's answer."""
@@ -253,7 +252,7 @@ class Adaptive(GeometryRule):
         if self.loaded.is_universal:
             own = judged.logits
             if evidence is not None:
-                held, own = evidence < 0, judged.logits - evidence
+                held, own = evidence < _HELD, judged.logits - evidence
             least = torch.tensor(self.loaded.form.settings.eps, dtype=torch.float64).logit()
             caught = own - self._threshold < least
             # If the network believes nobody, the weights are those of the least unlikely.
@@ -309,8 +308,11 @@ class Adaptive(GeometryRule):
             if ruling.accused[row]:
                 suspects[client] = [] if judged.kinds is None else judged.kinds[row].tolist()
         if self.loaded.is_universal:
-            caught = _members(known, ruling.caught) | set(too_long)
-            found = before.after_strikes(clients, caught, suspects)
+            # Whoever is far too long is as surely an attacker as anybody.
+            total = torch.full_like(scores, -self.loaded.form.settings.c)
+            rows = [row for row, client in enumerate(clients) if client not in too_long]
+            total[rows] = judged.logits - self._threshold
+            found = before.after_log_odds(clients, total, suspects)
         else:
             found = before.after(clients, scores, suspects)
         if ruling.forgives:
@@ -386,6 +388,6 @@ def _times(ratio: Tensor) -> str:
 _LEAST = torch.finfo(torch.float64).tiny
 _SURE = 0.5
 _STRENGTH = 10.0
-_OUTWEIGHS = 1000.0
-"""More than any score of a universal defense can make up for."""
+_HELD = -1.0
+"""Whose log-odds of earlier rounds are lower is a suspect for those."""
 _MOST_ALARMS = 0.5

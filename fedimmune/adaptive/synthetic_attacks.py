@@ -9,6 +9,7 @@ if X' = T X, then X' X'ᵀ = T G Tᵀ.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -133,7 +134,9 @@ class _Recipe:
     private: Tensor
 
 
-def improvise(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def improvise(
+    grams: Tensor, attackers: Tensor, random: torch.Generator, sizes: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
     """Make attacks up in rounds in which nobody attacks, and vary those that were rehearsed.
 
     An attack whose update combines clients' updates and directions of its own can be made from
@@ -149,6 +152,9 @@ def improvise(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tupl
         Who attacks, (rounds, n).
     random
         Source of randomness.
+    sizes
+        Of the layers: noise that is alike in all values of a model is longer in larger layers. By
+        default all have the same.
 
     Returns
     -------
@@ -158,7 +164,9 @@ def improvise(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tupl
     (rounds, n), layers = attackers.shape, grams.shape[1]
     quiet = ~attackers.any(-1, keepdim=True)
     most = max(1, int(_MOST_ATTACKERS * n))
-    count = torch.randint(1, most + 1, (rounds, 1), generator=random)
+    # Many attackers are harder to tell than few, so they are drawn more often.
+    share = torch.rand(rounds, 1, generator=random).sqrt()
+    count = (share * most).ceil().clamp(min=1)
     order = torch.rand(rounds, n, generator=random).argsort(-1).argsort(-1)
     senders = torch.where(quiet, order < count, attackers) & (n > 1)
 
@@ -174,12 +182,14 @@ def improvise(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tupl
     one, toward, of_two = none + 1, between(0.15, 1.0), coin()
     noise = between(0.7, 6)
     poison = between(0.2, 2) * between(0.3, 3, layers)
+    white = between(0.3, 6) * _white(grams, n, sizes)
     kept = coin()  # whether what is added stands on an honest update, or alone
     z = between(0.2, 3)
     families = [  # own, mean, one, span, shared, private
         (-between(0.3, 5), none, none, none, none, none),  # negated
         (between(3, 20), none, none, none, none, none),  # boosted
         (kept, none, none, none, of_two * noise, (1 - of_two) * noise),  # noise
+        (kept * coin(), none, none, none, none, white),  # the same noise in all values
         (none, -between(0.1, 5), none, none, none, coin() * 0.05),  # inner product manipulation
         (coin() * 0.02, none, none, none, none, coin() * 0.02),  # free riding
         (none, 1 - between(0.8, 3), none, none, between(0.3, 2), none),  # push
@@ -251,6 +261,16 @@ def _some_layers(rounds: int, layers: int, random: torch.Generator) -> Tensor:
     return torch.where(
         kind < 0.55, True, torch.where(kind < 0.75, last, torch.where(kind < 0.85, first, some))
     )
+
+
+def _white(grams: Tensor, n: int, sizes: Sequence[int] | None) -> Tensor:
+    """Return lengths of noise as long as the median client, in lengths of that by layer."""
+    squares = grams.diagonal(dim1=-2, dim2=-1)[..., :n].clamp(min=0)
+    by_layer, whole = squares.median(-1).values, squares.sum(1).median(-1, keepdim=True).values
+    share = grams.new_tensor([*sizes] if sizes else [1.0] * grams.shape[1])
+    wanted = whole * share / share.sum()
+    least = torch.finfo(grams.dtype).tiny
+    return (wanted / by_layer.clamp(min=least)).clamp(max=1e6).sqrt()
 
 
 def _relative_spread(grams: Tensor, n: int) -> Tensor:

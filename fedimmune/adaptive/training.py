@@ -45,6 +45,9 @@ __all__ = [
 
 _IMPROVISED, _VARIED = 0.5, 0.25
 """Share of rounds that get a synthetic attack: of those without attack, and with one."""
+_LONGEST_GRADIENT = 2.0
+_WHOLE, _LEAST_PRESENT, _FEWEST_PRESENT, _MOST_ATTACKING = 0.2, 0.4, 4, 0.46
+"""Share of batches with all clients; least share and number of clients in others; of attackers."""
 _MOST_SHOWN = 16
 """Layers of a model that a batch shows."""
 _LENGTHENED, _ODD = 0.08, 0.3
@@ -105,12 +108,16 @@ class Rounds:
 
     def drawn(self, form: AttentionModel, random: torch.Generator) -> Examples:
         """Return them with synthetic attacks and honest oddities in some, as they are read once."""
-        grams, attackers = self.grams, self.attackers
+        grams, attackers, shapes, anchored = self.grams, self.attackers, self.shapes, self.anchored
+        if form.name == Universal.name:
+            grams, attackers = _present(grams, attackers, random)
+            grams, shapes, anchored = _shown(grams, shapes, random, anchored=anchored)
 
         def some(share: float) -> Tensor:
             return torch.rand(len(self), generator=random) < share
 
-        made, who = improvise(grams, attackers, random)
+        sizes = [math.prod(shape) for shape in shapes]
+        made, who = improvise(grams, attackers, random, sizes or None)
         quiet = ~attackers.any(-1)
         # Of rounds without attack half stay so: a false alarm has to cost something.
         attacked = torch.where(quiet, some(_IMPROVISED), some(_VARIED))
@@ -122,10 +129,29 @@ class Rounds:
         attackers = torch.where(longer[:, None], who, attackers)
         odd = some(_ODD)[:, None, None, None]
         grams = torch.where(odd, vary_honest(grams, attackers, random), grams)
-        shapes, anchored = self.shapes, self.anchored
-        if form.name == Universal.name:
-            grams, shapes, anchored = _shown(grams, shapes, random, anchored=anchored)
         return Examples(form.prepare(grams, shapes, anchored=anchored), attackers)
+
+
+def _present(grams: Tensor, attackers: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Leave some clients out of most batches, others in every round; attackers stay a minority.
+
+    What is left is a round like any other, and the same ten clients are not learned by heart.
+    """
+    rounds, n = attackers.shape
+    chance, share = torch.rand(2, generator=random).tolist()
+    count = max(_FEWEST_PRESENT, round((_LEAST_PRESENT + (1 - _LEAST_PRESENT) * share) * n))
+    if count >= n or chance < _WHOLE:
+        return grams, attackers
+    drawn = torch.rand(rounds, n, generator=random)
+    # Attackers beyond the largest minority come last, in a random order of their own.
+    turn = torch.where(attackers, drawn, 2.0).argsort(-1).argsort(-1)
+    beyond = attackers & (turn >= int(_MOST_ATTACKING * count))
+    rows = torch.where(beyond, 1 + drawn, drawn).argsort(-1)[:, :count].sort(-1).values
+    rest = torch.arange(n, grams.shape[-1]).expand(rounds, -1)
+    kept = torch.cat([rows, rest], -1)
+    which = torch.arange(rounds)[:, None, None]
+    some = grams.movedim(1, -1)[which, kept[:, :, None], kept[:, None, :]].movedim(-1, 1)
+    return some, attackers.gather(-1, rows)
 
 
 def _shown(
@@ -205,7 +231,8 @@ def fit(
     """Train a form in place with Adam, leave it as at its best validation epoch; return the curve.
 
     Rounds to train and to validate on are of different runs. With `decay` the learning rate falls
-    to nearly 0 along half a cosine. `on_epoch` is called after each epoch.
+    to nearly 0 along half a cosine, and gradients are clipped: batches are of one federation each,
+    and some are odd. `on_epoch` is called after each epoch.
     """
     if not to_train or not to_validate:
         raise InputError(
@@ -226,6 +253,8 @@ def fit(
             optimizer.zero_grad()
             loss = form.loss(examples.inputs, form(examples.inputs), examples.attackers)
             loss.backward()
+            if decay:
+                torch.nn.utils.clip_grad_norm_(form.parameters(), _LONGEST_GRADIENT)
             optimizer.step()
             total += float(loss.detach()) * len(examples)
             count += len(examples)
@@ -281,7 +310,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Settings of the paper's form."""
 
-_LEARNING_RATES = {Universal.name: 1e-3, Relational.name: 1e-3, Principal.name: 1e-4}
+_LEARNING_RATES = {Universal.name: 3e-3, Relational.name: 1e-3, Principal.name: 1e-4}
 _BATCH = 32
 _MEMORY = 10.0
 """How much suspicion of earlier rounds counts: as much as c, so like a score of this round."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune.adaptive import synthetic_attacks
+from fedimmune.adaptive import synthetic_attacks, training
 from fedimmune.adaptive.synthetic_attacks import improvise, vary_honest
 
 ROUNDS, LAYERS, N, WIDTH = 5, 3, 8, 40
@@ -106,3 +106,36 @@ def test_one_client_alone_is_left_alone() -> None:
     made, who = improvise(grams, torch.zeros(2, 1, dtype=torch.bool), torch.Generator())
     assert torch.equal(made, grams)
     assert not bool(who.any())
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000))
+def test_white_noise_is_as_long_as_the_median_client_and_alike_in_all_values(seed: int) -> None:
+    updates, sizes = rounds(seed), [7, 300, 5_000]
+    grams = updates @ updates.mT
+    by_layer = grams.diagonal(dim1=-2, dim2=-1)[..., :N]
+    squares = synthetic_attacks._white(grams, N, sizes) ** 2 * by_layer.median(-1).values
+    torch.testing.assert_close(squares.sum(1), by_layer.sum(1).median(-1).values)
+    per_value = squares / torch.tensor(sizes)
+    torch.testing.assert_close(per_value, per_value[:, :1].expand_as(per_value))
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000), hostile=st.integers(0, 3))
+def test_a_batch_without_some_clients_is_of_rounds_of_the_others(seed: int, hostile: int) -> None:
+    updates, random = rounds(seed), torch.Generator().manual_seed(seed)
+    updates[:, 0, :, 0] = torch.arange(N + 1.0)  # tells who is who
+    attackers = nobody()
+    attackers[:, :hostile] = True
+    grams = updates @ updates.mT
+    found, who = training._present(grams, attackers, random)
+    count = who.shape[1]
+    assert 4 <= count <= N
+    assert bool((2 * who.sum(-1) < count).all()), "attackers stay a minority"
+    for made, whole, hostile_there, there in zip(found, grams, who, attackers, strict=True):
+        lengths = whole[0].diagonal().tolist()
+        rows = [lengths.index(value) for value in made[0].diagonal().tolist()]
+        assert rows == sorted(set(rows))
+        assert rows[-1] == N, "the anchor stays"
+        assert torch.equal(made, whole[:, rows][:, :, rows])
+        assert torch.equal(hostile_there, there[rows[:-1]])

@@ -14,6 +14,7 @@ from fedimmune.adaptive import Defense, train
 from fedimmune.adaptive.defense import make_form
 from fedimmune.adaptive.description import Calibration
 from fedimmune.adaptive.explanation import explain, importance_of
+from fedimmune.adaptive.models import universal
 from fedimmune.adaptive.models.universal import Universal, UniversalSettings, describe_layers
 from fedimmune.errors import InputError, ParameterError
 from tests.adaptive.rehearsed import LAYERS, recording, recordings
@@ -224,3 +225,18 @@ def test_its_settings_are_its_own() -> None:
         train(recordings(rounds=2), form="universal", anchor=True)
     with pytest.raises(ValueError, match="layers"):
         make_form("universal", {"layers": 3})
+
+
+def test_noise_has_no_more_in_common_with_anybody_than_chance_gives() -> None:
+    random = torch.Generator().manual_seed(1)
+    width = 4_000
+    common = torch.randn(1, width, generator=random).double()
+    honest = common + 3 * torch.randn(6, width, generator=random).double()
+    noise = 3 * torch.randn(3, width, generator=random).double()
+    sent = torch.cat([honest, noise])
+    cosines = torch.nn.functional.cosine_similarity(sent[:, None], sent[None], dim=-1)
+    others = cosines[~torch.eye(9, dtype=torch.bool)].reshape(1, 1, 9, 8)
+    median, square = universal._by_chance(others, [(width,)])[0, 0].T
+    assert float(median[6:].max()) < float(median[:6].min())
+    assert float(square[6:].max()) < 0.2, "about 1 in units of chance, so a logarithm of about 0"
+    assert float(square[:6].min()) > 0.3

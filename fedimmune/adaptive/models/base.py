@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -149,11 +149,11 @@ class AttentionModel(nn.Module, ABC):
         """Return the first estimate of the robust mean."""
 
     @abstractmethod
-    def keys(self, inputs: Inputs) -> Tensor:
-        """Encode every client, once for all passes, without the estimate."""
+    def keys(self, inputs: Inputs) -> Any:
+        """Encode every client, once for all passes, without the estimate; `score` is given it."""
 
     @abstractmethod
-    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
+    def score(self, inputs: Inputs, keys: Any, estimate: Tensor) -> Tensor:
         """Compare every client with the estimate, (rounds, n), from −1 to 1."""
 
     @abstractmethod

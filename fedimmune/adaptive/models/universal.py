@@ -2,9 +2,11 @@
 
 The relational form has inputs for each layer of one model, so a defense belongs to that model. Here
 the *same* encoder reads every layer of every client, knows of a layer only what kind of layer it
-is, and a pool over the layers makes one description per client. A second pool, over the clients,
-tells how unlike each other this round's clients are. Nothing depends on how many layers or clients
-there are, in which order they come, how a layer's space is rotated, or how long all updates are.
+is, and a pool over the layers makes one description per client. Clients then hear of each other:
+what two of them have in common, layer by layer, and how far the other is trusted so far, so that
+whoever is like those who are found out is found out with them. Nothing depends on how many layers
+or clients there are, in which order they come, how a layer's space is rotated, or how long all
+updates are.
 """
 
 from __future__ import annotations
@@ -40,14 +42,17 @@ __all__ = ["Universal", "UniversalSettings", "describe_layers"]
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COSINES = ("least", "lower quartile", "median", "upper quartile", "largest")
 _LIKENESS = tuple(f"cosine to others, {which}" for which in _COSINES)
+_BY_CHANCE = tuple(f"cosine to others, {which}, by chance" for which in ("median", "mean square"))
 _COMPARED = (
     "length",
     *_LIKENESS,
+    *_BY_CHANCE,
     "distance to the nearest",
     "distance to the nearer half",
 )
 _AMONG = (
     *_LIKENESS,
+    *_BY_CHANCE,
     *(f"{kind}, against the median client's" for kind in _COMPARED),
     *(f"{kind}, by how much clients differ" for kind in _COMPARED),
 )
@@ -58,6 +63,11 @@ _ANCHOR = (
     "cosine to the server's, by how much clients differ",
     "length against the server's",
 )
+_PAIR = ("cosine", "cosine, by how much pairs differ", "distance, against the median pair's")
+_PAIRED = 16
+"""Width of what two clients have in common."""
+_MOST_TRUST = 3.0
+"""A client with more than so many times its equal share is not trusted more."""
 _LAYER = ("size", "depth", "is a vector", "is a convolution", "is one of the last two")
 _TO_ESTIMATE = (
     "cosine to the estimate",
@@ -69,6 +79,7 @@ _TINY = 1e-12
 _GENTLE = 4.0
 """Scores are tanh(x / 4): the farther from saturation, the sooner a wrong score is unlearned."""
 _LEAST_SPREAD = 1e-3
+_BY_CHANCE_UNIT = 3.0
 _FAR_OUT = 3.0
 """So many median deviations are 1: inputs of a network are best about 1."""
 _FEWEST = 0.1
@@ -96,12 +107,12 @@ class UniversalSettings(FormSettings):
     layers: int = Field(1, ge=1, le=1)
     passes: int = Field(3, ge=1, le=1000)
     hidden: int = Field(64, ge=1, le=1024)
-    labels: float = Field(1.0, ge=0, le=MOST_VALUE)
+    labels: float = Field(3.0, ge=0, le=MOST_VALUE)
     honest: float = Field(1.0, gt=0, le=MOST_VALUE)
 
 
 class Universal(AttentionModel):
-    """One encoder for all layers of all models, pooled over layers, then over clients.
+    """One encoder for all layers of all models, pooled over layers; messages between clients.
 
     A client's weight is proportional to sigmoid(c · score), and 0 if that is below `eps`: whoever
     is likely honest counts alike, so an honest client that is somewhat odd is not left out because
@@ -123,7 +134,17 @@ class Universal(AttentionModel):
         self.encoder = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         self.gate = nn.Linear(width, 1)
         self.pooled = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU())
-        self.head = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.pairs = nn.Sequential(
+            nn.Linear(len(_PAIR) + len(_LAYER), _PAIRED),
+            nn.ReLU(),
+            nn.Linear(_PAIRED, _PAIRED),
+            nn.ReLU(),
+        )
+        # What two clients have in common, and what each is: the message's first layer, in parts.
+        self.likeness = nn.Linear(2 * _PAIRED, width)
+        self.receiver = nn.Linear(width, width, bias=False)
+        self.sender = nn.Linear(width + 1, width, bias=False)
+        self.head = nn.Sequential(nn.Linear(5 * width, width), nn.ReLU(), nn.Linear(width, 1))
         self.register_buffer("low", torch.full((len(_QUANTILES) + 1,), -MOST_VALUE))
         self.register_buffer("high", torch.full((len(_QUANTILES) + 1,), MOST_VALUE))
 
@@ -143,7 +164,8 @@ class Universal(AttentionModel):
         lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
         logs = lengths.log()
         cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
-        likeness = _quantiles(without_diagonal(cosines[..., :n, :n]))
+        others = without_diagonal(cosines[..., :n, :n])
+        likeness = torch.cat([_quantiles(others), _by_chance(others, shapes)], -1)
         compared = torch.cat(
             [far(logs[..., :n, None]), likeness, _nearness(scaled[..., :n, :n])], -1
         )
@@ -166,6 +188,7 @@ class Universal(AttentionModel):
             "lengths": lengths[..., :n].to(self.dtype),
             "logs": logs[..., :n].to(self.dtype),
             "known": torch.cat([*among, known, described], -1).to(self.dtype),
+            "pairs": _pairs(scaled[..., :n, :n], cosines[..., :n, :n]).to(self.dtype),
             "there": there,
         }
 
@@ -174,15 +197,27 @@ class Universal(AttentionModel):
         with torch.no_grad():
             return geometric_median(inputs["grams"].sum(1))
 
-    def keys(self, inputs: Inputs) -> Tensor:
-        encoded: Tensor = self.key(inputs["known"])
-        return encoded
+    def keys(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        described = inputs["known"][..., :1, -len(_LAYER) :]  # the same for all clients
+        pairs = inputs["pairs"]
+        described = described[..., None, :].expand(*pairs.shape[:-1], -1)
+        encoded = self.pairs(torch.cat([pairs, described], -1))
+        there = inputs["there"][..., None, None, None]
+        share = there / there.sum(1, keepdim=True).clamp(min=1)
+        pools = [(share * encoded).sum(1), (there * encoded).amax(1)]
+        return self.key(inputs["known"]), self.likeness(torch.cat(pools, -1))
 
-    def score(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
-        each = self._pooled(inputs, keys, estimate)
-        everyone = torch.cat([each.mean(1), each.amax(1)], -1)
-        everyone = everyone[:, None].expand(-1, each.shape[1], -1)
-        return torch.tanh(self.head(torch.cat([each, everyone], -1))[..., 0] / _GENTLE)
+    def score(self, inputs: Inputs, keys: tuple[Tensor, Tensor], estimate: Tensor) -> Tensor:
+        each = self._pooled(inputs, keys[0], estimate)
+        n = each.shape[1]
+        # What others, as they are trusted so far, have in common with a client.
+        trust = (n * estimate - 1).clamp(max=_MOST_TRUST)[..., None]
+        sent = self.sender(torch.cat([each, trust], -1))
+        messages = torch.relu(self.receiver(each)[:, :, None] + sent[:, None] + keys[1])
+        messages = messages * ~torch.eye(n, dtype=torch.bool)[None, :, :, None]
+        everyone = torch.cat([each.mean(1), each.amax(1)], -1)[:, None].expand(-1, n, -1)
+        heard = [messages.sum(2) / max(1, n - 1), messages.amax(2)]
+        return torch.tanh(self.head(torch.cat([each, *heard, everyone], -1))[..., 0] / _GENTLE)
 
     def _pooled(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
         """Return one description per client, (rounds, n, hidden), whatever the layers."""
@@ -209,7 +244,7 @@ class Universal(AttentionModel):
         return weights / weights.sum(-1, keepdim=True)
 
     def describe(self, inputs: Inputs, estimate: Tensor) -> Tensor:
-        return self._pooled(inputs, self.keys(inputs), estimate)
+        return self._pooled(inputs, self.keys(inputs)[0], estimate)
 
     @property
     def described_by(self) -> int:
@@ -220,6 +255,10 @@ class Universal(AttentionModel):
         return [
             FirstLayer(self.key.weight, [Feature(None, kind) for kind in kinds]),
             FirstLayer(self.query.weight, [Feature(None, kind) for kind in _TO_ESTIMATE]),
+            FirstLayer(
+                self.pairs[0].weight,
+                [Feature(None, f"{kind} (pair of clients)") for kind in (*_PAIR, *_LAYER)],
+            ),
         ]
 
     def loss(self, inputs: Inputs, weighed: Weighed, attackers: Tensor) -> Tensor:
@@ -285,6 +324,18 @@ def _quantiles(values: Tensor) -> Tensor:
     return torch.stack(found, -1)
 
 
+def _by_chance(cosines: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """Return logarithms of cosines' sizes, in units of what random directions have.
+
+    Of d numbers each, two random directions have a cosine of about 1/√d. Noise has nothing more in
+    common with anybody, and honest clients do, however different their data are.
+    """
+    sizes = cosines.new_tensor([max(1, math.prod(shape)) for shape in shapes])[None, :, None, None]
+    squares = cosines.square() * sizes
+    found = torch.stack([squares.median(-1).values, squares.mean(-1)], -1)
+    return 0.5 * found.clamp(min=1e-2).log() / _BY_CHANCE_UNIT
+
+
 def _compared(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return differences to the median client, as they are and by how much clients differ.
 
@@ -304,6 +355,22 @@ def _nearness(grams: Tensor) -> Tensor:
     half = max(1, ordered.shape[-1] // 2)
     found = torch.stack([ordered[..., 0], ordered[..., :half].mean(-1)], -1)
     return far(0.5 * found.clamp(min=1e-6).log())
+
+
+def _pairs(grams: Tensor, cosines: Tensor) -> Tensor:
+    """Return what each two clients have in common by layer, (rounds, layers, n, n, 3)."""
+    squares = grams.diagonal(dim1=-2, dim2=-1)
+    apart = (squares[..., :, None] + squares[..., None, :] - 2 * grams).clamp(min=1e-12)
+    usual = without_diagonal(cosines).flatten(-2).median(-1).values[..., None, None]
+    away = cosines - usual
+    spread = without_diagonal(away).flatten(-2).abs().median(-1).values[..., None, None]
+    middle = without_diagonal(apart).flatten(-2).median(-1).values[..., None, None]
+    parts = [
+        cosines,
+        far(away / spread.clamp(min=_LEAST_SPREAD)) / _FAR_OUT,
+        far(0.5 * (apart / middle).log()),
+    ]
+    return torch.stack(parts, -1)
 
 
 def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
@@ -328,7 +395,7 @@ def _spread(inputs: Inputs) -> Tensor:
     """
     known, there = inputs["known"], inputs["there"]
     usual = known[..., : len(_QUANTILES)].median(-2).values
-    length = len(_LIKENESS)  # against the median client's: the first of what is compared
+    length = len(_LIKENESS) + len(_BY_CHANCE)  # against the median client's
     uneven = known[..., length : length + 1].abs().median(-2).values
     every = torch.cat([usual, uneven], -1)
     every = torch.where(there[..., None] > 0, every, torch.nan)
