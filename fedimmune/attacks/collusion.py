@@ -2,7 +2,7 @@
 
 Rules measure the trained layers alone, so these are what is forged. Floating-point buffers are sent
 as the honest mean: odd ones would give attackers away (`fedimmune.buffers`). Counters are sent as
-they are.
+the honest clients' lower median.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Seen:
 
     @cached_property
     def mean(self) -> State:
-        """The honest mean, of all floating-point layers."""
+        """The honest mean; of counters, which no rule averages, the lower median."""
         return _mean(self.honest)
 
     @cached_property
@@ -106,13 +106,14 @@ class Seen:
 
     def send(self, *hostile: State) -> Updates:
         """Return what attackers send: all the same, or one for each of `clients`."""
-        kept = {layer.name: self.mean[layer.name] for layer in self.honest.of_kind(Kind.BUFFER)}
-        sent = {}
-        for place, client in enumerate(self.clients):
-            forged = hostile[place % len(hostile)]
-            values = {layer.name: forged[layer.name] for layer in self.layers}
-            sent[client] = self.attackers.state(client) | kept | values
-        return Updates.from_states(sent)
+        trained = {layer.name for layer in self.layers}
+        states = [
+            {name: each[name] if name in trained else kept for name, kept in self.mean.items()}
+            for each in hostile
+        ]
+        return Updates.from_states(
+            {client: states[place % len(states)] for place, client in enumerate(self.clients)}
+        )
 
 
 class Collusion(Attack):
