@@ -7,6 +7,7 @@ Updates that share a large common part (raw weights given as updates, say) would
 differences in such products: ‖x‖² + ‖y‖² − 2x·y cancels. If a layer's distances come out too
 small against its norms to be trusted, that layer is read again: in float64, and as differences to
 the row in the middle of the others. The inner products then follow from those about that center.
+Rows that are equal, as colluders' are, have distance 0: they are compared, and not measured again.
 """
 
 from __future__ import annotations
@@ -322,7 +323,8 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
         raise NonFiniteError
     for row, layer in enumerate(layers):
         gram = about_center[row]
-        if _untrustworthy(gram, layer):
+        doubtful = _doubtful_pairs(gram, layer)
+        if bool(doubtful.any()) and not _share_products(gram, doubtful, updates, layer):
             if not pairs:  # how clients lie to each other says which center will do
                 return measure(updates, references)
             gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
@@ -402,14 +404,39 @@ def _matrices(totals: Tensor, n: int, references: int, *, pairs: bool) -> Tensor
     return grams
 
 
-def _untrustworthy(gram: Tensor, layer: Layer) -> bool:
-    """Whether some distance is so small against the norms that rounding may have made it."""
+def _doubtful_pairs(gram: Tensor, layer: Layer) -> Tensor:
+    """Return whose distances are so small against the norms that rounding may have made them."""
     if not bool(torch.isfinite(gram).all()):
-        return True
+        return torch.ones_like(gram, dtype=torch.bool)
     norms = gram.diagonal()
     sums = norms[:, None] + norms[None, :]
     doubtful = (sums - 2 * gram) < _DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
-    return bool(doubtful.fill_diagonal_(False).any())
+    return doubtful.fill_diagonal_(False)
+
+
+def _share_products(gram: Tensor, doubtful: Tensor, updates: Updates, layer: Layer) -> bool:
+    """Give equal rows equal products, so that their distance is 0; False if others are doubtful."""
+    n, doubtful = len(updates), doubtful | doubtful.T
+    if bool(doubtful[n:].any()) or not bool(torch.isfinite(gram).all()):
+        return False
+    first = list(range(n))  # the row that each is said to be equal to
+    for row in range(n):
+        earlier = doubtful[row, :row].nonzero()
+        if len(earlier):
+            first[row] = first[int(earlier[0])]
+    if any(first[a] != first[b] for a, b in doubtful.nonzero().tolist()):
+        return False
+    copies = {row: same for row, same in enumerate(first) if row != same}
+    rows = sorted({*copies, *copies.values()})
+    some = updates.only(updates.clients[row] for row in rows)
+    pairs = [(rows.index(row), rows.index(same)) for row, same in copies.items()]
+    for block in some.blocks([layer], check=False):
+        if not all(torch.equal(block.rows[a], block.rows[b]) for a, b in pairs):
+            return False
+    for row, same in copies.items():
+        gram[row] = gram[same]
+        gram[:, row] = gram[:, same]
+    return True
 
 
 def _middle(gram: Tensor) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedimmune import Updates, measure, rules
+from fedimmune import Updates, geometry, measure, rules
 from tests.rounds import COLUMNS, SHAPES, as_states, in_blocks, matrices
 
 
@@ -61,10 +61,10 @@ def test_a_large_common_part_does_not_cancel(n: int, common: float) -> None:
     matrix = shared + common * 1e-5 * torch.randn(n, 20_000, generator=random)
     wide = matrix.double()
     exact = (wide[:, None] - wide[None]).square().sum(-1)
-    geometry = measure(Updates.of(matrix))
-    torch.testing.assert_close(geometry.squared_distances(), exact, rtol=1e-9, atol=0)
-    torch.testing.assert_close(geometry.gram(), wide @ wide.T, rtol=1e-12, atol=0)
-    unlike = 1 - geometry.cosines()
+    found = measure(Updates.of(matrix))
+    torch.testing.assert_close(found.squared_distances(), exact, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.gram(), wide @ wide.T, rtol=1e-12, atol=0)
+    unlike = 1 - found.cosines()
     lengths = wide.norm(dim=1)
     exact_unlike = (exact - (lengths[:, None] - lengths[None]) ** 2) / (
         2 * lengths[:, None] * lengths[None]
@@ -171,3 +171,78 @@ def test_without_pairs_nobody_slips_through(rule: str, bad: float) -> None:
     assert list(answer.rejected) == [2]
     rest = Updates.of(np.delete(matrix, 2, axis=0)).with_anchor(matrix[0])
     assert np.array_equal(answer.update, rules.get(rule).aggregate(rest).update)
+
+
+# -------------------------------------------------------------------- equal rows
+
+
+def with_copies(seed: int, n: int, copies: int, size: int, common: float) -> Tensor:
+    """Return rows of which the last few, and nobody else's, are equal."""
+    rows = common + torch.randn(n, size, generator=torch.Generator().manual_seed(seed))
+    rows[n - copies :] = rows[n - copies].clone()
+    return rows[torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
+
+
+def apart(rows: Tensor) -> Tensor:
+    return (rows.double()[:, None] - rows.double()[None]).square().sum(-1)
+
+
+@given(
+    seed=st.integers(0, 999),
+    n=st.integers(3, 20),
+    copies=st.integers(2, 6),
+    size=st.sampled_from([1, 17, 600, 5000]),
+    common=st.sampled_from([0.0, 1.0, 1e3]),
+)
+def test_equal_rows_have_distance_0_and_others_keep_their_digits(
+    seed: int, n: int, copies: int, size: int, common: float
+) -> None:
+    rows = with_copies(seed, n, min(copies, n), size, common)
+    found = measure(Updates.from_vectors(rows))
+    squared, exact = found.squared_distances(), apart(rows)
+    scale = rows.double().square().sum(1).max()
+    torch.testing.assert_close(squared, exact, rtol=1e-2, atol=1e-12 * float(scale))
+    equal = (rows[:, None] == rows[None]).all(2)
+    assert float(squared[equal].max()) <= 1e-14 * float(scale)
+    if common == 0 and size > 17:  # nothing is close to anything but its copies
+        assert not bool(squared[equal].any())
+        assert not bool(found.of_center.any())
+
+
+@pytest.mark.parametrize("references", [(), ("anchor",)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_equal_rows_are_not_measured_again(
+    references: tuple[str, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = with_copies(3, 9, 4, 3000, 0.0).to(dtype)
+    updates = Updates.from_vectors(rows).with_anchor(torch.randn(3000).to(dtype))
+    monkeypatch.setattr(geometry, "_measure_about_center", None)
+    gram = measure(updates, references).grams(*references)[0]
+    equal = (rows[:, None] == rows[None]).all(2)
+    for row, other in equal.nonzero().tolist():
+        assert torch.equal(gram[row], gram[other])
+        assert torch.equal(gram[:, row], gram[:, other])
+
+
+@pytest.mark.parametrize("place", [0, 700, 2999])
+def test_rows_that_are_almost_equal_are_measured_again(place: int) -> None:
+    """Two groups of copies that differ in one bit of one value."""
+    rows = with_copies(5, 9, 6, 3000, 0.0)
+    equal = (rows[:, None] == rows[None]).all(2).sum(1) > 1
+    odd = equal.nonzero().flatten()[-2:]
+    moved = torch.nextafter(rows[odd[0], place], torch.tensor(torch.inf))
+    rows[odd, place] = moved
+    found = measure(Updates.from_vectors(rows))
+    assert bool(found.of_center.any()), "it was read again"
+    exact = apart(rows)
+    torch.testing.assert_close(found.squared_distances(), exact, rtol=1e-6, atol=1e-20)
+
+
+def test_equality_is_by_layer() -> None:
+    """Rows are equal in one layer, and close in another: only that is measured again."""
+    rows = with_copies(7, 8, 3, 2000, 0.0)
+    rows[:, 1000:] += 1e4 + torch.randn(8, 1000, generator=torch.Generator().manual_seed(1))
+    found = measure(Updates.from_vectors(rows, layers={"a": (1000,), "b": (1000,)}))
+    assert (found.of_center > 0).tolist() == [False, True]
+    exact = apart(rows)
+    torch.testing.assert_close(found.squared_distances(), exact, rtol=1e-4, atol=1e-9)

@@ -21,7 +21,7 @@ from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights
 from fedimmune.runs.traces import Trace, Traces
-from fedimmune.simulation import run_folder
+from fedimmune.simulation import engine, run_folder
 from tests.rounds import needs_of
 from tests.simulation.processes import fork_killed_at
 
@@ -94,7 +94,8 @@ def test_the_learned_rules_weights_follow_from_the_trace(
     assert held[0] == 0 < held[2], "memory begins empty"
 
 
-def test_what_is_kept_is_what_was_sent(tmp_path: Path) -> None:
+def test_what_is_kept_is_what_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_SAVE_EVERY", 0.0)
     begun = simulate(PLAIN, runs=tmp_path, workers=1, save_updates=["fc.bias", "fc.weight"])
     next(begun)
     folder = run_folder(PLAIN, tmp_path)

@@ -43,6 +43,7 @@ class ALittleIsEnough(Collusion):
         "check that your data and your training are like the others', and that nobody copies you"
     )
     ranges = {"z": (0.3, 2.0)}
+    needs_training = False
 
     def __init__(self, *, z: float | str | None = None) -> None:
         self.z = None if z is None else check_factor(self.name, "z", z)

@@ -125,6 +125,12 @@ class Attack(Configurable, ABC):
     """What an honest client should check that looks like this attack."""
     target: int | None = None
     """The class that the attack wants to hear, if it has one."""
+    needs_training: bool = True
+    """Whether what attackers send depends on what they have trained. False for an attack whose
+    `on_round` makes every layer of it from what honest clients sent: they are then spared their
+    training and the moments before `on_round`, where their own updates are zeros. Only in a round
+    without a valid honest update do they train like others. An attack whose parameters decide it
+    sets it when it is made."""
     needs_previous_model: bool = False
     """Whether `Context.previous_model` is given; it is then kept with the run."""
     needs_memory: ClassVar[int] = 0
@@ -233,7 +239,7 @@ class Attack(Configurable, ABC):
         Parameters
         ----------
         attackers
-            Their own updates, after `on_update`.
+            Their own updates, after `on_update`; zeros for an attack without `needs_training`.
         visible
             With knowledge "colluders" the same; with "everyone" and "defense" the valid updates of
             all clients, the attackers' among them. With "defense" it has the server's own update,

@@ -52,6 +52,7 @@ class LocalModelPoisoning(Collusion):
     advice = "check the sign and the size of what you send: it lies at the edge of what others send"
     symbols = {"scale": "b"}
     ranges = {"scale": (1.5, 4.0)}
+    needs_training = False
 
     def __init__(self, *, against: str = "trim", scale: float = 2.0) -> None:
         self.against = check_choice(self.name, "against", against, _AGAINST)

@@ -51,6 +51,7 @@ class Gaussian(Collusion):
             None if deviation is None else check_float(self.name, "deviation", deviation, 0)
         )
         self.knowledge = "everyone" if deviation is None else "own"
+        self.needs_training = deviation is not None  # which its buffers are from
 
     def overrides(self, method: str) -> bool:
         return method == ("on_round" if self.deviation is None else "on_update")

@@ -35,6 +35,7 @@ class InnerProductManipulation(Collusion):
     )
     symbols = {"scale": "ε"}
     ranges = {"scale": (0.1, 2.0)}
+    needs_training = False
 
     def __init__(self, *, scale: float | str = 0.5) -> None:
         self.scale = check_factor(self.name, "scale", scale)

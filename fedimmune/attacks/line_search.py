@@ -3,7 +3,8 @@
 Shejwalkar and Houmansadr, *Manipulating the Byzantine*, NDSS 2021, fit attacks to a rule by trying
 it; ByzFL maximizes ‖rule(honest ∪ f copies) − mean(honest)‖ over ALIE's and IPM's factor. A rule of
 inner products is tried on inner products alone: an attacker's update is a sum of rows whose
-products are known, and no try reads the updates again.
+products are known, and no try reads the updates again. A rule of coordinates is tried on their rows
+too, at all coordinates or an even sample of some 30,000.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import torch
+from torch import Tensor
 
 from fedimmune.attacks.base import Context, Knowledge
 from fedimmune.attacks.collusion import Seen, State
 from fedimmune.errors import FedimmuneError, ParameterError
-from fedimmune.rules.base import GeometryRule, Rule
+from fedimmune.geometry import Geometry
+from fedimmune.rules.base import CoordinateRule, GeometryRule, Rule
 from fedimmune.updates import Updates
 from fedimmune.validation import check_float
 
@@ -29,6 +33,9 @@ SEARCH = "search"
 _EVALUATIONS = 20
 _FACTORS = tuple(2.0**power for power in range(-4, 6))
 """Tried first. No factor is larger than the last: a rule that bounds nothing has no optimum."""
+
+_COLUMNS, _AT_ONCE = 32_768, 16_384
+"""Of a rule of coordinates, so many are tried, and so many at a time: they stay in the cache."""
 
 Harm = Callable[[float], float]
 
@@ -66,10 +73,10 @@ def most_harmful(
     if context.rule is None:
         raise ParameterError("a search needs the server's rule, and there is none")
     rule = context.rule
-    has_products = isinstance(rule, GeometryRule) and not rule.has_history
     least = keep * len(seen.attackers) / len(seen.visible)
-    if has_products:
-        assert isinstance(rule, GeometryRule)
+    if isinstance(rule, CoordinateRule) and not rule.has_history:
+        return _maximize(_harm_by_columns(rule, seen, base, direction))
+    if isinstance(rule, GeometryRule) and not rule.has_history:
         return _maximize(_harm_by_products(rule, seen, base, direction, least))
     return _maximize(_harm_by_aggregating(rule, seen, base, direction, least))
 
@@ -92,35 +99,85 @@ def _maximize(harm: Harm) -> float:
     return best
 
 
+class _Mixture:
+    """The clients' rows as sums of the honest updates, the base, the direction and references.
+
+    Parameters
+    ----------
+    seen
+        The round.
+    references
+        How many references follow the clients.
+    """
+
+    def __init__(self, seen: Seen, references: int = 0) -> None:
+        self.clients, honest = seen.visible.clients, len(seen.honest)
+        n = len(self.clients)
+        self.attacks = torch.tensor([client in seen.attackers.clients for client in self.clients])
+        self.mean = torch.zeros(honest + 2 + references, dtype=torch.float64)
+        self.mean[:honest] = 1 / honest
+        self._rows = torch.zeros(n + references, len(self.mean), dtype=torch.float64)
+        self._rows[(~self.attacks).nonzero().flatten(), torch.arange(honest)] = 1
+        self._rows[n:, honest + 2 :] = torch.eye(references, dtype=torch.float64)
+        self._forged = slice(honest, honest + 2)
+
+    def at(self, factor: float) -> Tensor:
+        """Return what the rows are made of if attackers send base + factor · direction."""
+        sent = torch.tensor([1.0, factor], dtype=torch.float64)
+        self._rows[: len(self.clients)][self.attacks, self._forged] = sent
+        return self._rows
+
+
 def _harm_by_products(
     rule: GeometryRule, seen: Seen, base: State, direction: State, least: float
 ) -> Harm:
     names = sorted(rule.needs & seen.visible.references.keys())
     others = [seen.visible.references[name] for name in names]
     grams = seen.products(base, direction, *others)
-    honest, clients = len(seen.honest), seen.visible.clients
-    attacks = torch.tensor([client in seen.attackers.clients for client in clients])
-    rows = torch.zeros(len(clients) + len(names), grams.shape[1], dtype=torch.float64)
-    rows[(~attacks).nonzero().flatten(), torch.arange(honest)] = 1
-    rows[len(clients) :, honest + 2 :] = torch.eye(len(names), dtype=torch.float64)
-    mean = torch.zeros(grams.shape[1], dtype=torch.float64)
-    mean[:honest] = 1 / honest
-    shapes = [layer.shape for layer in seen.layers]
+    whole = grams.sum(0)
+    made, shapes = _Mixture(seen, len(names)), [layer.shape for layer in seen.layers]
+    if not rule.looks_at_layers:
+        grams, shapes = whole[None], []
 
     def harm(factor: float) -> float:
-        rows[: len(clients)][attacks, honest : honest + 2] = torch.tensor(
-            [1.0, factor], dtype=torch.float64
-        )
+        rows = made.at(factor)
         try:
             products = rows @ grams @ rows.T
-            found = rule.weights_from_gram(products, clients, references=names, shapes=shapes)
+            found = rule.weights_from_gram(products, made.clients, references=names, shapes=shapes)
         except FedimmuneError:
             return -math.inf  # the round would be skipped
-        if float(found.weight[attacks].sum()) < least:
+        if float(found.weight[made.attacks].sum()) < least:
             return -math.inf
         made_of = found.weight if found.coefficients is None else found.coefficients
-        apart = made_of @ rows[: len(clients)] - mean
-        return float(apart @ grams.sum(0) @ apart)
+        apart = made_of @ rows[: len(made.clients)] - made.mean
+        return float(apart @ whole @ apart)
+
+    return harm
+
+
+def _harm_by_columns(rule: CoordinateRule, seen: Seen, base: State, direction: State) -> Harm:
+    made = _Mixture(seen)
+    products = seen.products(base, direction).sum(0) if rule.preaggregators else None
+    values, counts = seen.sample(base, direction, most=_COLUMNS)
+    parts = [(part, part[: len(seen.honest)].mean(0)) for part in values.split(_AT_ONCE, dim=1)]
+    function = cache(rule.column_function)
+
+    def harm(factor: float) -> float:
+        rows = made.at(factor)
+        try:
+            if len(made.clients) < rule.clients_needed:
+                return -math.inf  # the round would be skipped
+            if products is not None:
+                geometry = Geometry.from_grams(rows @ products @ rows.T, made.clients)
+                rows = rule.mixing(geometry, seen.visible.round).matrix @ rows
+        except FedimmuneError:
+            return -math.inf
+        found = []
+        for part, mean in parts:
+            result = torch.empty_like(mean)
+            function(len(rows))(rows.to(part.dtype) @ part, result)
+            found.append((result - mean).double().square())
+        return float(torch.cat(found) @ counts)
 
     return harm
 

@@ -39,6 +39,7 @@ class Mimic(Attack):
     summary = "sends a copy of one honest client's update"
     paper = "Karimireddy et al. 2022"
     knowledge = "everyone"
+    needs_training = False
     advice = "check that nobody else has your data: copies of one client speak with many voices"
 
     def __init__(self, *, whom: str = "first") -> None:

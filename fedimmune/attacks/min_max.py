@@ -38,6 +38,7 @@ class Perturbed(Collusion):
     advice = (
         "check that your data and your training are like the others', and that nobody copies you"
     )
+    needs_training = False
 
     def __init__(self, *, direction: str = "std") -> None:
         self.direction = check_choice(self.name, "direction", direction, _DIRECTIONS)

@@ -55,6 +55,7 @@ class Search(Collusion):
     def __init__(self, *, direction: str = "mean", keep: float = 0.5) -> None:
         self.direction = check_choice(self.name, "direction", direction, _DIRECTIONS)
         self.keep = check_fraction(self.name, "keep", keep)
+        self.needs_training = direction in {"own", "backdoor"}
         self._backdoor = Backdoor() if direction == "backdoor" else None
         self.target = None if self._backdoor is None else self._backdoor.target
 

@@ -28,7 +28,8 @@ class SignFlip(Attack):
     """Send the update times −`scale`.
 
     Trained parameters and floating-point buffers are negated; counters, which no rule averages, are
-    sent as they are.
+    sent as they are. With the honest ``mean`` and nothing to spare, attackers need not train, and
+    counters are the honest clients' lower median.
 
     Parameters
     ----------
@@ -69,6 +70,7 @@ class SignFlip(Attack):
         self.flip = check_choice(self.name, "flip", flip, tuple(_MOMENTS))
         if flip == "mean":
             self.knowledge = "everyone"
+            self.needs_training = bool(self.spare)
 
     def overrides(self, method: str) -> bool:
         return method == _MOMENTS[self.flip]
@@ -86,7 +88,12 @@ class SignFlip(Attack):
         if self.flip != "mean" or not len(seen.honest):
             return attackers
         hostile = {name: -self.scale * mean for name, mean in self._negated(seen.mean).items()}
-        return Updates.from_states({c: attackers.state(c) | hostile for c in attackers.clients})
+        return Updates.from_states(
+            {
+                client: {**(attackers.state(client) if self.spare else seen.mean), **hostile}
+                for client in attackers.clients
+            }
+        )
 
     def _negated(self, update: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the layers that are negated: floating-point ones that are not spared."""

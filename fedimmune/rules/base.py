@@ -423,8 +423,16 @@ class Rule(Configurable, ABC):
     def _attempt(self, updates: Updates) -> Aggregation:
         """Aggregate, or stop with `NonFiniteError` having changed nothing."""
 
-    def _mixing(self, geometry: Geometry, round_number: int) -> Mixing:
-        """Describe what the steps before the rule make of a round."""
+    def mixing(self, geometry: Geometry, round_number: int) -> Mixing:
+        """Describe what the steps before the rule make of a round: nothing is read for it.
+
+        Parameters
+        ----------
+        geometry
+            Of the clients' updates.
+        round_number
+            For steps that draw lots.
+        """
         told = getattr(self, "attackers", None)
         attackers = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)
         whole = Mixing.of(torch.eye(len(geometry), dtype=torch.float64))
@@ -440,7 +448,7 @@ class Rule(Configurable, ABC):
         """Return the round as the rule sees it, and how it was made of the clients' updates."""
         if not self.preaggregators:
             return updates, None
-        mixing = self._mixing(measure(updates), updates.round)
+        mixing = self.mixing(measure(updates), updates.round)
         return mixed(updates, mixing), mixing
 
     def finish(self, updates: Updates) -> None:
@@ -643,7 +651,7 @@ class GeometryRule(WeightRule):
         """Weigh the clients, given their geometry before any step: nothing is read for it."""
         if not self.preaggregators:
             return self.weigh_geometry(geometry)
-        mixing = self._mixing(geometry, round_number)
+        mixing = self.mixing(geometry, round_number)
         rows = geometry.mixed(mixing.matrix, mixing.names(geometry.clients))
         return self.weigh_geometry(rows).of_clients(mixing, geometry.clients)
 

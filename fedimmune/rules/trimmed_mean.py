@@ -57,5 +57,6 @@ class TrimmedMean(CoordinateRule):
         return trimmed_mean
 
     def used(self, values: Tensor) -> Tensor:
-        ordered, cut = values.sort(0).values, self.withstands(len(values))
-        return (values >= ordered[cut]) & (values <= ordered[-1 - cut])
+        n, cut = len(values), self.withstands(len(values))
+        low, high = Sorter(n, (cut, n - 1 - cut))(values)
+        return (values >= low) & (values <= high)

@@ -7,14 +7,15 @@
       partition.json           which client has how many samples of which class, if that is known
       rounds.jsonl             one record per round
       model.safetensors        the model after the last round; only if the run is finished
-      checkpoint.safetensors   until then: the model after the last finished round, and what
-                               clients carry over to the next
+      checkpoint.safetensors   until then: the model after a finished round, and what clients carry
+                               over to the next
       history-N.safetensors    what the rule remembers after round N, if it remembers
       traces/                  what explains each round: see `fedimmune.runs.traces`
 
 Every engine ends its rounds with `finish_round`. A trace is written before its record, and a record
 is appended before the checkpoint is replaced. A run that is resumed keeps as many records as the
-checkpoint has rounds, so it may be killed at any moment.
+checkpoint has rounds, so it may be killed at any moment. Rounds may be much shorter than it takes
+to write a checkpoint: then not every round has one, and those after the last are played again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -87,6 +89,8 @@ class RunFolder:
         self._model = self.path / "model.safetensors"
         self._checkpoint = self.path / "checkpoint.safetensors"
         self.traces = Traces(self.path / "traces")
+        self._saved = 0
+        self._saved_at = -math.inf
 
     # ---------------------------------------------------------------- looking
 
@@ -191,18 +195,17 @@ class RunFolder:
             write_text_atomically(text, self._partition)
 
     def append(self, record: RoundRecord) -> None:
-        """Add a record; it is on disk when this returns."""
+        """Add a record. It is on disk for good when a checkpoint is."""
         try:
             with self._rounds.open("a", encoding="utf-8") as file:
                 file.write(record.model_dump_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as error:
             raise InputError(f"cannot write {self._rounds}: {error.strerror}") from error
 
     def save(self, done: Checkpoint, rule: Rule, *, last: bool) -> None:
         """Replace the checkpoint and the rule's history; after the last round, write the model."""
         assert done.model is not None
+        self._sync_records()  # a checkpoint never has more rounds than there are records
         if rule.has_history:
             rule.save(self._history(done.round))
         about = {"format": _FORMAT, "round": done.round, "fingerprint": done.fingerprint}
@@ -213,6 +216,24 @@ class RunFolder:
             kept = {f"{_CARRIED}{name}": tensor for name, tensor in done.carried.items()}
             write_described({**done.model, **kept}, self._checkpoint, **about)
         self._forget_histories_but(done.round)
+        self._saved, self._saved_at = done.round, time.monotonic()
+
+    @property
+    def saved_round(self) -> int:
+        """The last round whose checkpoint this object has written; 0 if there is none."""
+        return self._saved
+
+    @property
+    def unsaved_seconds(self) -> float:
+        """How long ago that was."""
+        return time.monotonic() - self._saved_at
+
+    def _sync_records(self) -> None:
+        try:
+            with self._rounds.open("rb") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {self._rounds}: {error.strerror}") from error
 
     def tidy(self) -> None:
         """Remove what a finished run no longer needs, if a kill has left it."""
@@ -268,6 +289,7 @@ def finish_round(
     notes: Mapping[ClientId, str] | None = None,
     attackers: Collection[ClientId] | None = None,
     save_updates: Sequence[str] = (),
+    save_every: float = 0.0,
 ) -> RoundRecord:
     """End a round: record what became of every client, and write trace, record and checkpoint.
 
@@ -293,6 +315,8 @@ def finish_round(
         Who attacks; None if nobody knows.
     save_updates
         Names of layers whose updates are kept in the trace.
+    save_every
+        Leave the checkpoint as it is if it is younger, in seconds, unless the round was the last.
     """
     answer = outcome.aggregation
     record = RoundRecord(
@@ -309,7 +333,8 @@ def finish_round(
         basis = None if answer is None else rule.basis
         folder.traces.write(trace_of(done.round, updates, basis, save_updates))
         folder.append(record)
-        folder.save(done, rule, last=last)
+        if last or folder.unsaved_seconds >= save_every:
+            folder.save(done, rule, last=last)
     return record
 
 

@@ -24,6 +24,9 @@ from fedimmune.validation import check_int
 
 __all__ = ["Observer", "Rounds", "run_folder", "simulate"]
 
+_SAVE_EVERY = 2.0
+"""Seconds between checkpoints, if rounds are shorter: to write one may take longer than a round."""
+
 
 class Observer:
     """Called with what a simulation is doing; by default it ignores it."""
@@ -98,8 +101,8 @@ def simulate(
         Folder of data sets; by default ``FEDIMMUNE_DATA``, else a cache of the user's.
     runs
         Folder of runs. The run has a folder of its own in it and resumes after its last finished
-        round, earlier records coming first; a finished run is not run again. By default nothing is
-        written.
+        round, earlier records coming first; a finished run is not run again. What is killed loses
+        the present round, and rounds of the last two seconds. By default nothing is written.
     workers
         How many processes train; by default one per core, or only this one if there is little to
         do.
@@ -170,7 +173,12 @@ def _rounds(
                 record = _run_round(
                     federation, rule, number, folder, fingerprint, save_updates, observer
                 )
-            yield record
+            try:
+                yield record
+            except GeneratorExit:  # nobody asks for more: no round is under way, and none is lost
+                if folder is not None and number not in (folder.saved_round, scenario.rounds):
+                    folder.save(_reached(federation, number, fingerprint), rule, last=False)
+                raise
 
 
 def _finished(folder: RunFolder, scenario: ResolvedScenario) -> list[RoundRecord]:
@@ -260,14 +268,19 @@ def _run_round(
         rule,
         sent.updates,
         outcome,
-        Checkpoint(number, federation.global_model, fingerprint, federation.carried),
+        _reached(federation, number, fingerprint),
         last=last,
         seconds=Seconds(**watch.seconds),
         metrics=tested | measured,
         failed=sent.failed,
         attackers=attackers,
         save_updates=save_updates,
+        save_every=_SAVE_EVERY,
     )
+
+
+def _reached(federation: Federation, number: int, fingerprint: str) -> Checkpoint:
+    return Checkpoint(number, federation.global_model, fingerprint, federation.carried)
 
 
 def _aggregate(federation: Federation, rule: Rule, sent: RoundUpdates) -> Outcome:

@@ -191,27 +191,34 @@ class Federation:
         InputError
             The attack's own code failed, or what it sends is not valid.
         """
-        clients = self.participants(round_number)
-        jobs = [TrainJob(round_number, client, row) for row, client in enumerate(clients)]
+        clients, arena = self.participants(round_number), self._executor.arena
+        rows = {client: row for row, client in enumerate(clients)}
+        jobs = [TrainJob(round_number, client, row) for client, row in rows.items()]
         jobs.sort(key=lambda job: -len(self.parts[job.client]))  # the longest first
+        spared: list[TrainJob] = []
+        if not self._attackers_train:
+            spared = [job for job in jobs if job.client in self.attackers]
+            jobs = [job for job in jobs if job.client not in self.attackers]
         if {"anchor", "server_loss"} & set(needs):
             self._require_anchor()
         if "anchor" in needs:
-            jobs.append(TrainJob(round_number, SERVER, len(self._executor.arena.updates) - 1))
-        answers = self._do(jobs, on_done)
-        problems = {job.client: problem for job, problem in zip(jobs, answers, strict=True)}
-        failed = {client: problems[client] for client in clients if problems[client] is not None}
-        updates = {
-            client: self._executor.arena.updates[row]
-            for row, client in enumerate(clients)
-            if client not in failed
-        }
+            jobs.append(TrainJob(round_number, SERVER, len(arena.updates) - 1))
+        problems = self._trained(jobs, on_done)
+        honest = {c: arena.updates[row] for c, row in rows.items() if problems.get(c, "") is None}
+        if spared and len(Updates.from_states(honest).checked()):
+            for job in spared:
+                for tensor in arena.updates[job.row].values():
+                    tensor.zero_()
+        else:  # if somebody was spared, there is nobody to look at
+            problems |= self._trained(spared, on_done)
+        failed = {c: why for c in clients if (why := problems.get(c)) is not None}
+        updates = {c: arena.updates[row] for c, row in rows.items() if c not in failed}
         samples = {client: float(len(self.parts[client])) for client in updates}
         made, problem = self._round(updates, samples, round_number, needs), None
         if "anchor" in needs:
             problem = problems[SERVER] and f"the server's own training failed: {problems[SERVER]}"
             try:
-                made = made if problem else made.with_anchor(self._executor.arena.updates[-1])
+                made = made if problem else made.with_anchor(arena.updates[-1])
             except InputError as error:
                 problem = str(error)
         hostile = self._in_concert(made, round_number, rule)
@@ -219,8 +226,18 @@ class Federation:
             again = self._round({**updates, **hostile}, samples, round_number, needs)
             made = replace(again, references=made.references)
         if self._setup.attack.needs_previous_model:
-            _copy(self.global_model, self._executor.arena.momenta[-1])
+            _copy(self.global_model, arena.momenta[-1])
         return RoundUpdates(made, failed, problem)
+
+    def _trained(self, jobs: list[TrainJob], on_done: OnDone) -> dict[int, str | None]:
+        """Train clients; return what went wrong, by client, or None."""
+        answers = self._do(jobs, on_done)
+        return {job.client: problem for job, problem in zip(jobs, answers, strict=True)}
+
+    @property
+    def _attackers_train(self) -> bool:
+        attack = self._setup.attack
+        return attack.needs_training or not attack.overrides("on_round")
 
     def _round(
         self,

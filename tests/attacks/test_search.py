@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedimmune import Updates, attacks, rules
-from fedimmune.attacks.line_search import _maximize
+from fedimmune.attacks import line_search
+from fedimmune.attacks.collusion import Seen
+from fedimmune.attacks.line_search import _harm_by_aggregating, _harm_by_columns, _maximize
 from fedimmune.errors import ParameterError
 from tests.attacks.contexts import a_round, context, trained, vector
 
@@ -107,6 +109,53 @@ def test_a_rule_of_inner_products_is_tried_without_reading_the_updates_again(
     mine = visible.only(range(HONEST, CLIENTS))
     attacks.get("search").on_round(mine, visible, context(rule=krum))
     assert reads < 10
+
+
+COORDINATES = [
+    {"name": "trimmed-mean"},
+    {"name": "trimmed-mean", "trim": 0.3, "before": "clip(at=0.9),nnm"},
+    {"name": "median", "before": "nnm"},
+    {"name": "median", "before": "bucketing"},
+    {"name": "meamed", "attackers": 3},
+    {"name": "rlr"},
+]
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 999), factor=st.floats(0, 32))
+@pytest.mark.parametrize("rule", COORDINATES, ids=str)
+def test_a_rule_of_coordinates_is_tried_on_sums_of_the_rows(
+    rule: Any, seed: int, factor: float
+) -> None:
+    """The harm is that of the rule itself, given the whole round."""
+    visible = a_visible_round(seed)
+    seen = Seen(visible.only([1, 4, 8]), visible)
+    line = seen.trained(seen.deviation, -1)
+    by_columns = _harm_by_columns(made(rule), seen, seen.mean, line)
+    by_rule = _harm_by_aggregating(made(rule), seen, seen.mean, line, 0.0)
+    assert by_columns(factor) == pytest.approx(by_rule(factor), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 999))
+@pytest.mark.parametrize("rule", COORDINATES[:4], ids=str)
+def test_a_sample_of_the_coordinates_is_enough(rule: Any, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    spread = {"small": (0.1, 50), "large": (1.0, 40_000), "odd": (3.0, 9_001)}
+    states = [
+        {name: torch.from_numpy(d * (1 + random.normal(size=n))) for name, (d, n) in spread.items()}
+        for _ in range(CLIENTS)
+    ]
+    visible = Updates.from_states(states)
+    seen = Seen(visible.only(range(HONEST, CLIENTS)), visible)
+    line = seen.trained(seen.deviation, -1)
+    sampled = _harm_by_columns(made(rule), seen, seen.mean, line)
+    values, counts = seen.sample(line, most=line_search._COLUMNS)
+    assert values.shape == (HONEST + 1, len(counts))
+    assert len(counts) < 30_000
+    assert float(counts.sum()) == pytest.approx(49_051, abs=1)
+    whole = _harm_by_aggregating(made(rule), seen, seen.mean, line, 0.0)
+    assert whole(_maximize(sampled)) >= 0.99 * whole(_maximize(whole))
 
 
 def test_the_servers_own_update_is_seen_by_the_rule_that_is_tried() -> None:
