@@ -165,16 +165,18 @@ class Aggregation:
         """Draw the table that the command line shows."""
         from rich.text import Text  # noqa: PLC0415 (aggregating needs no terminal)
 
-        yield self._table(narrow=options.max_width < _NARROW)
+        yield self.table(options)
         for warning in self.warnings:
             yield Text(f"warning: {warning}", "yellow")
 
-    def _table(self, *, narrow: bool) -> Table:
+    def table(self, options: ConsoleOptions, noun: str = "client") -> Table:
+        """Return the table alone; `noun` is what its rows are."""
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=f"{self._by}: {_tally(self.clients)}", title_justify="left")
-        table.add_column("client", overflow="fold")
+        narrow = options.max_width < _NARROW
+        table = Table(title=f"{self._by}: {_tally(self.clients, noun)}", title_justify="left")
+        table.add_column(noun, overflow="fold")
         if self.weights is not None:
             table.add_column("weight", justify="right")
         if self.weights is not None and not narrow:
@@ -219,11 +221,11 @@ class Aggregation:
         return "\n".join(lines)
 
 
-def _tally(clients: tuple[ClientResult, ...]) -> str:
+def _tally(clients: tuple[ClientResult, ...], noun: str = "client") -> str:
     counts = {verdict: sum(one.verdict is verdict for one in clients) for verdict in Verdict}
     parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
-    noun = "client" if len(clients) == 1 else "clients"
-    return f"{len(clients)} {noun}, {', '.join(parts)}" if parts else "no clients"
+    nouns = noun if len(clients) == 1 else f"{noun}s"
+    return f"{len(clients)} {nouns}, {', '.join(parts)}" if parts else f"no {noun}s"
 
 
 def _moved(name: str, old: Tensor, change: Tensor) -> Tensor:

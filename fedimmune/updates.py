@@ -499,17 +499,25 @@ class Updates:
         update
             In the caller's own kind.
         """
+        every = self.by_layer(update)
+        return {layer.name: every[layer.name] for layer in self.of_kind(Kind.PARAMETER)}
+
+    def by_layer(self, update: Any) -> dict[str, Tensor]:
+        """Return all layers of an aggregated update by name: views, never copies.
+
+        Parameters
+        ----------
+        update
+            In the caller's own kind.
+        """
         if self.kind is InputKind.STATE:
-            parts = [update[layer.name] for layer in self.layers]
-        elif self.kind.has_layers:
-            parts = [torch.as_tensor(update[int(layer.name)]) for layer in self.layers]
-        else:
-            flat = torch.as_tensor(update).split([layer.size for layer in self.layers])
-            parts = [part.view(layer.shape) for part, layer in zip(flat, self.layers, strict=True)]
+            return {layer.name: update[layer.name] for layer in self.layers}
+        if self.kind.has_layers:
+            return {layer.name: torch.as_tensor(update[int(layer.name)]) for layer in self.layers}
+        flat = torch.as_tensor(update).split([layer.size for layer in self.layers])
         return {
-            layer.name: part
-            for part, layer in zip(parts, self.layers, strict=True)
-            if layer.kind is Kind.PARAMETER
+            layer.name: part.view(layer.shape)
+            for part, layer in zip(flat, self.layers, strict=True)
         }
 
     # ---------------------------------------------------------------- what is not a client's

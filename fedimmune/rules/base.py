@@ -378,6 +378,13 @@ class Rule(Configurable, ABC):
         ParameterError
             The updates come without something that the rule needs.
         """
+        answer = self.aggregate_quietly(updates)
+        for warning in answer.warnings:
+            _rounds_log.warning("%s: %s", self.name, warning)
+        return answer
+
+    def aggregate_quietly(self, updates: UpdatesLike) -> Aggregation:
+        """Aggregate one round as `aggregate` does, and log no warning."""
         given = Updates.of(updates).supplying(self.needs)
         self.check_needs(given.supplied)
         valid, doubtful = self.screen(given), False
@@ -397,8 +404,6 @@ class Rule(Configurable, ABC):
                 valid, doubtful = valid.reject(found.reasons or {}), not found.reasons
         for step in self._remembering():
             step.finish()
-        for warning in answer.warnings:
-            _rounds_log.warning("%s: %s", self.name, warning)
         return answer
 
     def screen(self, updates: Updates) -> Updates:
