@@ -270,9 +270,9 @@ class Hierarchy(Rule):
             tuple(clients),
             defense=top.defense,
             skipped=top.skipped,
-            remarks=tuple(
-                [f"group {name}: {said}" for level in levels for name, said in level.remarks()]
-                + list(top.warnings[bool(top.skipped) :])
+            remarks=(
+                *(said for level in levels for said in level.remarks()),
+                *top.warnings[bool(top.skipped) :],
             ),
             groups=tuple(results),
             members=_paths(updates.clients, levels),
@@ -345,8 +345,12 @@ class _Level:
         # By name: the order in which clients come must not decide.
         return sorted(set(self.owner.values()), key=lambda group: (str(group), repr(group)))
 
-    def remarks(self) -> list[tuple[Any, str]]:
-        return [(name, said) for name, answer in self.answers.items() for said in answer.warnings]
+    def remarks(self) -> list[str]:
+        if not self.failed:
+            return []
+        name, first = next(iter(self.failed.items()))
+        what = f"{len(self.failed)} of {len(self.names)} groups take no part"
+        return [f"{what}, such as {name}: {first.reason}"]
 
     def results(
         self, above: Mapping[Any, ClientResult], *, weighs: bool

@@ -177,6 +177,7 @@ def test_a_group_with_too_few_is_left_out_by_name() -> None:
     reason = next(one.reason for one in found.clients if one.client == 0)
     assert "alone" in reason
     assert "krum needs at least 3" in reason
+    assert found.warnings[0].startswith("1 of 4 groups take no part, such as alone: krum needs")
     with pytest.raises(NotEnoughClientsError, match="of groups") as caught:
         Hierarchy(rules=["krum", "mean"], groups={n: n for n in range(12)}).aggregate(round_of())
     assert set(caught.value.rejected) == set(range(12))
