@@ -24,15 +24,18 @@ from fedimmune.errors import InputError
 from fedimmune.kernels import add_in_order
 from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updates
 
-__all__ = ["Geometry", "Reference", "measure"]
+__all__ = ["DISTRUST", "Geometry", "Reference", "measure", "refuse_immeasurable"]
 
-_DISTRUST = 1e4
+DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
 
 _LOST = 1e-12
 """A squared length below this share of the terms that it is the sum of is not known."""
 
 _EXACT_COLUMNS = 32 * CHUNK
+
+_MOST_PRODUCTS = 1 << 24
+"""So many products are held at a time before they are added up: 192 MB with float64 copies."""
 
 _LARGEST_SQUARE = 1e290
 """A client with a larger squared length is rejected: sums of such squares must stay finite."""
@@ -281,7 +284,9 @@ class Geometry:
         return torch.nn.functional.pad(coordinates, (0, components - coordinates.shape[1]))
 
 
-def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = True) -> Geometry:
+def measure(
+    updates: Updates, references: Sequence[str] = (), *, pairs: bool = True, by_layer: bool = True
+) -> Geometry:
     """Read the parameters of a round once and measure them.
 
     Parameters
@@ -293,6 +298,9 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     pairs
         Whether clients are compared with each other. Their lengths, and the inner products with
         references, take a third of the time.
+    by_layer
+        Whether each layer's inner products are kept. Otherwise their sums are, as those of one
+        layer, which take n² numbers and not n² per layer.
 
     Raises
     ------
@@ -308,6 +316,42 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     for name in references:
         if name not in updates.references:
             raise InputError(f"the round has no reference {name!r} to compare clients with")
+    names = tuple(layer.name for layer in layers)
+    shapes = tuple(layer.shape for layer in layers)
+    found = None
+    if by_layer or len(layers) == 1:
+        found = _measured(updates, layers, references, pairs=pairs)
+    else:
+        names, shapes = (_EVERY,), ()
+        for layer in layers:
+            part = _measured(updates, [layer], references, pairs=pairs)
+            if part is None:
+                found = None
+                break
+            if found is None:
+                found = part
+            else:  # each seen from its own center: products of differences add up all the same
+                for total, more in zip(found, part, strict=True):
+                    total.add_(more)
+    if found is None:  # how clients lie to each other says which center will do
+        return measure(updates, references, by_layer=by_layer)
+    about_center, with_center, of_center = found
+    squares = about_center.diagonal(dim1=1, dim2=2).sum(dim=0)
+    refuse_immeasurable(updates, squares, references)
+    if not pairs:
+        n = len(updates)
+        about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
+    found = about_center, with_center, of_center
+    return Geometry(updates.clients, names, *found, tuple(references), shapes)
+
+
+_EVERY = "every layer"
+
+
+def _measured(
+    updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Measure layers; None if pairs are needed and were not asked for."""
     n, others = len(updates), len(references)
     products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
     totals = torch.zeros(len(layers), products, dtype=torch.float64)
@@ -323,22 +367,26 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     for row, layer in enumerate(layers):
         gram = about_center[row]
         if _untrustworthy(gram, layer):
-            if not pairs:  # how clients lie to each other says which center will do
-                return measure(updates, references)
+            if not pairs:
+                return None
             gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
             about_center[row], with_center[row], of_center[row] = gram, cross, square
-    _refuse_immeasurable(updates, about_center, references)
-    if not pairs:
-        about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
-    names = tuple(layer.name for layer in layers)
-    found = about_center, with_center, of_center
-    shapes = tuple(layer.shape for layer in layers)
-    return Geometry(updates.clients, names, *found, tuple(references), shapes)
+    return about_center, with_center, of_center
 
 
-def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[str]) -> None:
-    """Turn away finite updates whose squares, or sums of whose squares, are beyond float64."""
-    immense = ~(grams.diagonal(dim1=1, dim2=2).sum(dim=0) < _LARGEST_SQUARE)
+def refuse_immeasurable(updates: Updates, squares: Tensor, references: Sequence[str]) -> None:
+    """Turn away finite updates whose squares, or sums of whose squares, are beyond float64.
+
+    Parameters
+    ----------
+    updates
+        The round.
+    squares
+        Squared lengths of the clients' updates, then of the references.
+    references
+        Their names.
+    """
+    immense = ~(squares < _LARGEST_SQUARE)
     if not bool(immense.any()):
         return
     for name, bad in zip(references, immense[len(updates) :], strict=True):
@@ -361,7 +409,9 @@ def _add_products(
     """
     n, columns = values.shape
     whole = columns - columns % CHUNK
-    for start, stop, size in ((0, whole, CHUNK), (whole, columns, columns - whole)):
+    step = CHUNK * max(1, _MOST_PRODUCTS // (n * n))
+    starts = [(start, min(start + step, whole), CHUNK) for start in range(0, whole, step)]
+    for start, stop, size in (*starts, (whole, columns, columns - whole)):
         if start == stop:
             continue
         rows = values[:, start:stop].view(n, -1, size).transpose(0, 1)
@@ -408,7 +458,7 @@ def _untrustworthy(gram: Tensor, layer: Layer) -> bool:
         return True
     norms = gram.diagonal()
     sums = norms[:, None] + norms[None, :]
-    doubtful = (sums - 2 * gram) < _DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
+    doubtful = (sums - 2 * gram) < DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
     return bool(doubtful.fill_diagonal_(False).any())
 
 

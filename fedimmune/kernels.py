@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 
+_MOST_SAMPLED = 256 * 65_536
 _AT_ONCE = 128 * CHUNK
 """So many random numbers are drawn at a time: they are added while they are in the cache."""
 
@@ -438,7 +439,8 @@ def survival(updates: Updates, used: Callable[[Tensor], Tensor | None]) -> Tenso
     used
         Says which of the values in some columns are used; None if it cannot say.
     """
-    found = used(sampled(updates))
+    # Of many clients fewer columns: the sample must not outgrow the blocks.
+    found = used(sampled(updates, max(CHUNK, min(65_536, _MOST_SAMPLED // max(1, len(updates))))))
     return None if found is None else found.double().mean(1).cpu()
 
 

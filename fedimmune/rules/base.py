@@ -29,6 +29,7 @@ from fedimmune.kernels import (
     survival,
     weighted_sum,
 )
+from fedimmune.landmarks import LARGE
 from fedimmune.registry import Configurable
 from fedimmune.results import ClientResult, Suspicion, Verdict
 from fedimmune.rules.preaggregation import Before, Clip, Mixing, PreAggregator, mixed, parse
@@ -445,7 +446,8 @@ class Rule(Configurable, ABC):
         """Return the round as the rule sees it, and how it was made of the clients' updates."""
         if not self.preaggregators:
             return updates, None
-        mixing = self._mixing(measure(updates), updates.round)
+        measured = measure(updates, by_layer=len(updates) <= LARGE)
+        mixing = self._mixing(measured, updates.round)
         return mixed(updates, mixing), mixing
 
     def finish(self, updates: Updates) -> None:
@@ -629,7 +631,10 @@ class GeometryRule(WeightRule):
     def measure(self, updates: Updates) -> Geometry:
         """Measure what the rule looks at. By default the updates and what the rule `needs`."""
         return measure(
-            updates, sorted(self.needs & updates.references.keys()), pairs=self._takes_pairs
+            updates,
+            sorted(self.needs & updates.references.keys()),
+            pairs=self._takes_pairs,
+            by_layer=self.looks_at_layers or len(updates) <= LARGE,
         )
 
     @property

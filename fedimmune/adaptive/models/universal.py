@@ -10,7 +10,7 @@ there are, in which order they come, how a layer's space is rotated, or how long
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -34,6 +34,7 @@ from fedimmune.adaptive.models.relational import (
     without_diagonal,
 )
 from fedimmune.errors import InputError
+from fedimmune.landmarks import Landmarks
 
 __all__ = ["Universal", "UniversalSettings", "describe_layers"]
 
@@ -68,6 +69,9 @@ _TO_ESTIMATE = (
 _TINY = 1e-12
 _GENTLE = 4.0
 """Scores are tanh(x / 4): the farther from saturation, the sooner a wrong score is unlearned."""
+_START_SMOOTHING = 1e-4
+_AT_ONCE = 1024
+"""So many clients are encoded at a time: what is encoded is 64 numbers per client and layer."""
 _LEAST_SPREAD = 1e-3
 _FAR_OUT = 3.0
 """So many median deviations are 1: inputs of a network are best about 1."""
@@ -75,6 +79,22 @@ _FEWEST = 0.1
 """Attackers of a batch count as if they were at least this share."""
 _WIDENED = 0.25
 """By how much of its width the range seen in training is widened, at both ends."""
+
+
+class ManyInputs(dict[str, Tensor]):
+    """What the form reads of one round of many clients, without their n×n inner products.
+
+    Parameters
+    ----------
+    tensors
+        What `Universal.prepare` returns, without ``grams``; and ``start``, the first estimate.
+    multiply
+        Returns inner products with an estimate by layer, (layers, n): a read of the round.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], multiply: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(tensors)
+        self.multiply = multiply
 
 
 class UniversalSettings(FormSettings):
@@ -131,46 +151,113 @@ class Universal(AttentionModel):
         self, grams: Tensor, shapes: Sequence[Sequence[int]] = (), *, anchored: bool = False
     ) -> dict[str, Tensor]:
         layers, n = grams.shape[1], grams.shape[-1] - anchored
+        self._check_shapes(shapes, layers)
+        squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+        unit, most = _unit(squares[..., :n])
+        scaled = grams / unit[..., None, None]
+        lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
+        cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
+        return {
+            "grams": scaled[..., :n, :n].to(self.dtype),
+            **self._described(
+                lengths[..., :n],
+                _quantiles(without_diagonal(cosines[..., :n, :n])),
+                _nearness(scaled[..., :n, :n]),
+                cosines[..., :n, n:],
+                lengths[..., None, n:],
+                squares[..., n:, None] > 0,
+                most,
+                shapes,
+            ),
+        }
+
+    def prepare_many(self, marks: Landmarks, *, anchored: bool = False) -> ManyInputs:
+        """Read what the form needs out of a round that was compared with landmarks.
+
+        Quantiles of cosines, and distances to the nearest and to the nearer half, are those among
+        the landmarks; all else is as `prepare` has it.
+        """
+        k, index = len(marks.rows), marks.rows
+        self._check_shapes(marks.shapes, len(marks.squares))
+        squares, products = marks.squares[None], marks.products[None]
+        unit, most = _unit(squares)
+        inner = squares / unit[..., None]
+        lengths = inner.clamp(min=_TINY).sqrt()
+        scaled = products / unit[..., None, None]
+        theirs = lengths[..., index]
+        cosines = (scaled[..., :k] / (lengths[..., :, None] * theirs[..., None, :])).clamp(-1, 1)
+        likeness = _quantiles(cosines)
+        likeness[..., index, :] = _quantiles(without_diagonal(cosines[..., index, :]))
+        apart = inner[..., :, None] + inner[..., None, index] - 2 * scaled[..., :k]
+        near = _nearest(apart.clamp_(min=0))
+        near[..., index, :] = _nearest(without_diagonal(apart[..., index, :]))
+        own = (marks.references[None] / unit[..., None]).clamp(min=_TINY).sqrt()
+        to_anchor = scaled[..., k:] / (lengths[..., :, None] * own[..., None, :])
+        found = self._described(
+            lengths,
+            likeness,
+            near,
+            to_anchor.clamp(-1, 1)[..., : int(anchored)],
+            own[..., None, :],
+            marks.references[None, ..., None] > 0,
+            most,
+            marks.shapes,
+        )
+        first, _ = marks.start(unit[0], smoothing=_START_SMOOTHING)
+
+        def multiply(estimate: Tensor) -> Tensor:
+            read = marks.multiply(estimate[0].to(torch.float64)) / unit[0][:, None]
+            return read[None].to(self.dtype)
+
+        return ManyInputs({**found, "start": first[None].to(self.dtype)}, multiply)
+
+    def _check_shapes(self, shapes: Sequence[Sequence[int]], layers: int) -> None:
         if len(shapes) != layers:
             raise InputError(
                 f"the universal form reads what each layer is: there are {layers} Gram matrices "
                 f"and {len(shapes)} shapes"
             )
-        squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-        usual, most = squares[..., :n].median(-1).values, squares[..., :n].amax(-1)
-        unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
-        scaled = grams / unit[..., None, None]
-        lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
-        logs = lengths.log()
-        cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
-        likeness = _quantiles(without_diagonal(cosines[..., :n, :n]))
-        compared = torch.cat(
-            [far(logs[..., :n, None]), likeness, _nearness(scaled[..., :n, :n])], -1
-        )
-        among = [likeness, *_compared(compared)]
-        known = scaled.new_zeros(*scaled.shape[:2], n, len(_ANCHOR))
-        if anchored:
-            to_anchor = cosines[..., :n, n:]
+
+    def _described(
+        self,
+        lengths: Tensor,
+        likeness: Tensor,
+        nearness: Tensor,
+        to_anchor: Tensor,
+        of_anchor: Tensor,
+        has_anchor: Tensor,
+        most: Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> dict[str, Tensor]:
+        """Put together what is known of clients: all but the estimate's part."""
+        logs, n = lengths.log(), lengths.shape[-1]
+        compared = torch.cat([far(logs[..., None]), likeness, nearness], -1)
+        known = lengths.new_zeros(*lengths.shape[:2], n, len(_ANCHOR))
+        if to_anchor.shape[-1]:
             parts = [
                 torch.ones_like(to_anchor),
                 to_anchor,
                 *_compared(to_anchor),
-                far(logs[..., :n, None] - logs[..., None, n:]),
+                far(logs[..., None] - of_anchor.log()),
             ]
             # A server whose own update is nothing knows nothing.
-            known = torch.where(squares[..., n:, None] > 0, torch.cat(parts, -1), known)
-        described = describe_layers(shapes).to(scaled)[None, :, None].expand(len(grams), -1, n, -1)
-        there = (most > 0).to(self.dtype)  # a layer that nobody has changed says nothing
+            known = torch.where(has_anchor, torch.cat(parts, -1), known)
+        described = describe_layers(shapes).to(lengths)[None, :, None]
+        described = described.expand(len(lengths), -1, n, -1)
         return {
-            "grams": scaled[..., :n, :n].to(self.dtype),
-            "lengths": lengths[..., :n].to(self.dtype),
-            "logs": logs[..., :n].to(self.dtype),
-            "known": torch.cat([*among, known, described], -1).to(self.dtype),
-            "there": there,
+            "lengths": lengths.to(self.dtype),
+            "logs": logs.to(self.dtype),
+            "known": torch.cat([likeness, *_compared(compared), known, described], -1).to(
+                self.dtype
+            ),
+            # A layer that nobody has changed says nothing.
+            "there": (most > 0).to(self.dtype),
         }
 
     def start(self, inputs: Inputs) -> Tensor:
         """Near the geometric median: the mean would be whatever the longest update is."""
+        if isinstance(inputs, ManyInputs):
+            return inputs["start"]
         with torch.no_grad():
             return geometric_median(inputs["grams"].sum(1))
 
@@ -186,7 +273,14 @@ class Universal(AttentionModel):
 
     def _pooled(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
         """Return one description per client, (rounds, n, hidden), whatever the layers."""
-        encoded = self.encoder(keys + self.query(_to_estimate(inputs, estimate)))
+        seen = _to_estimate(inputs, estimate)
+        if seen.shape[2] <= _AT_ONCE:
+            return self._pool(inputs, keys, seen)
+        parts = zip(keys.split(_AT_ONCE, 2), seen.split(_AT_ONCE, 2), strict=True)
+        return torch.cat([self._pool(inputs, *part) for part in parts], 1)
+
+    def _pool(self, inputs: Inputs, keys: Tensor, seen: Tensor) -> Tensor:
+        encoded = self.encoder(keys + self.query(seen))
         there = inputs["there"][..., None, None]
         share = there / there.sum(1, keepdim=True).clamp(min=1)
         gates = torch.softmax(self.gate(encoded) + (there.clamp(min=_TINY)).log(), 1)
@@ -300,7 +394,12 @@ def _nearness(grams: Tensor) -> Tensor:
     """Return logarithms of each client's distances to the nearest and to the nearer half."""
     squares = grams.diagonal(dim1=-2, dim2=-1)
     apart = (squares[..., :, None] + squares[..., None, :] - 2 * grams).clamp(min=0)
-    ordered = without_diagonal(apart).sort(-1).values
+    return _nearest(without_diagonal(apart))
+
+
+def _nearest(squared: Tensor) -> Tensor:
+    """The same, given squared distances to others."""
+    ordered = squared.sort(-1).values
     half = max(1, ordered.shape[-1] // 2)
     found = torch.stack([ordered[..., 0], ordered[..., :half].mean(-1)], -1)
     return far(0.5 * found.clamp(min=1e-6).log())
@@ -308,11 +407,20 @@ def _nearness(grams: Tensor) -> Tensor:
 
 def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
     """Return cosines to the estimate and lengths against its, (rounds, layers, n, 4)."""
-    with_estimate = products(inputs["grams"], estimate)
+    if isinstance(inputs, ManyInputs):
+        with_estimate = inputs.multiply(estimate)
+    else:
+        with_estimate = products(inputs["grams"], estimate)
     square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
     cosines = (with_estimate / (inputs["lengths"] * square.sqrt())).clamp(-1, 1)[..., None]
     lengths = far(inputs["logs"] - 0.5 * square.log())[..., None]
     return torch.cat([cosines, *_compared(cosines), lengths], -1)
+
+
+def _unit(squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what each layer is measured in, the median client's square, and the largest."""
+    usual, most = squares.median(-1).values, squares.amax(-1)
+    return torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most))), most
 
 
 def _square(grams: Tensor, weights: Tensor) -> Tensor:
