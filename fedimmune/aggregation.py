@@ -342,6 +342,8 @@ def aggregate_files(
     history: AnyPath | None = None,
     anchor: AnyPath | None = None,
     server_loss: Callable[[Any], float] | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
     on_start: Callable[[int], None] | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Aggregation:
@@ -371,6 +373,11 @@ def aggregate_files(
         clients with it.
     server_loss
         Loss of the global model moved by an update; see `Updates.with_server_loss`.
+    ray
+        Address of a Ray cluster whose workers read the files, each some columns of all: every
+        machine has to find them under the same paths. See `fedimmune.sharding`.
+    workers
+        With `ray`: how many read; by default one per CPU of the cluster.
     on_start, on_read
         Called with the number of bytes to be read in all, and after each block with its own.
 
@@ -382,9 +389,12 @@ def aggregate_files(
     paths = [Path(file) for file in files]
     _check_places(output, history, paths, global_file)
     _take_up(rule, history)
-    updates = Updates.from_files(
-        paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
-    )
+    how: dict[str, Any] = {
+        "global_file": global_file,
+        "are_updates": are_updates,
+        "buffers": tuple(buffers),
+    }
+    updates = Updates.from_files(paths, samples=samples, **how)
     there = {"anchor": anchor, "model": global_file, "server_loss": server_loss}
     rule.check_needs([name for name, given in there.items() if given is not None])
     if "model" in rule.needs and global_file is not None:
@@ -395,7 +405,16 @@ def aggregate_files(
         updates = updates.with_anchor(_anchor(anchor, None if are_updates else global_file))
     if on_start is not None:
         on_start(updates.nbytes * rule.reads)
-    aggregation = rule.aggregate(replace(updates, on_read=on_read))
+    updates = replace(updates, on_read=on_read)
+    if ray is None:
+        aggregation = rule.aggregate(updates)
+    else:
+        from fedimmune.sharding import sharded  # noqa: PLC0415 (few need it)
+
+        how["global_file"] = None if global_file is None else os.path.abspath(global_file)
+        there_too = [os.path.abspath(path) for path in paths]
+        with sharded(updates, there_too, ray, workers=workers, **how) as shared:
+            aggregation = rule.aggregate(shared)
     if output is not None:
         tensors, metadata = _next_model(aggregation, global_file)
         write_atomically(tensors, output, metadata)

@@ -24,7 +24,14 @@ from fedimmune.errors import InputError
 from fedimmune.kernels import add_in_order
 from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updates
 
-__all__ = ["DISTRUST", "Geometry", "Reference", "measure", "refuse_immeasurable"]
+__all__ = [
+    "DISTRUST",
+    "Geometry",
+    "Reference",
+    "measure",
+    "measure_layers",
+    "refuse_immeasurable",
+]
 
 DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
@@ -320,11 +327,11 @@ def measure(
     shapes = tuple(layer.shape for layer in layers)
     found = None
     if by_layer or len(layers) == 1:
-        found = _measured(updates, layers, references, pairs=pairs)
+        found = measure_layers(updates, layers, references, pairs=pairs)
     else:
         names, shapes = (_EVERY,), ()
         for layer in layers:
-            part = _measured(updates, [layer], references, pairs=pairs)
+            part = measure_layers(updates, [layer], references, pairs=pairs)
             if part is None:
                 found = None
                 break
@@ -348,10 +355,18 @@ def measure(
 _EVERY = "every layer"
 
 
-def _measured(
+def measure_layers(
     updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Measure layers; None if pairs are needed and were not asked for."""
+    """Return `Geometry.about_center`, `with_center` and `of_center` of layers.
+
+    None if pairs are needed to know a layer's center, and were not asked for.
+    """
+    if updates.shards is not None:
+        found: tuple[Tensor, Tensor, Tensor] | None = updates.shards.measured(
+            updates, layers, references, pairs=pairs
+        )
+        return found
     n, others = len(updates), len(references)
     products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
     totals = torch.zeros(len(layers), products, dtype=torch.float64)

@@ -490,4 +490,5 @@ def _rows_of(rows: Updates, level: _Level) -> Updates:
         is_checked=False,
         on_read=None,
         block_columns=None,
+        shards=None,
     )

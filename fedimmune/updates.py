@@ -135,6 +135,8 @@ class Updates:
     server_loss
         Returns the loss, on data that the server trusts, of the global model moved by an update;
         for rules that ask for it. See `with_server_loss`.
+    shards
+        Who reads the trained layers instead of this process; see `fedimmune.sharding`.
     """
 
     clients: tuple[ClientId, ...]
@@ -151,6 +153,7 @@ class Updates:
     settled: Mapping[str, Tensor] = field(default_factory=dict)
     round: int = 0
     server_loss: Callable[[Any], float] | None = None
+    shards: Any = None
 
     # ---------------------------------------------------------------- making one
 
@@ -617,6 +620,8 @@ class Updates:
             return self
         reasons: dict[ClientId, str] = {}
         floats = self.of_kind(Kind.PARAMETER, Kind.BUFFER)
+        if self.shards is not None:
+            reasons, floats = self.shards.rejected(self), self.of_kind(Kind.BUFFER)
         for block in replace(self, is_checked=True).blocks(floats, check=False):
             for row in _doubtful(block.rows):
                 if not bool(torch.isfinite(block.rows[row]).all()):

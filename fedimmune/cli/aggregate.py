@@ -115,6 +115,14 @@ def aggregate(
             "aggregation.",
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let workers of a Ray cluster read the files (host:port, auto, or local to start "
+            "one here); all machines have to find them under the same paths.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -163,6 +171,7 @@ def aggregate(
             samples=_read_samples(samples),
             history=history,
             anchor=anchor,
+            ray=ray,
             on_start=lambda total: bars.update(task, total=total),
             on_read=lambda count: bars.advance(task, count),
         )

@@ -362,7 +362,7 @@ def mixed(updates: Updates, mixing: Mixing) -> Updates:
         sums = torch.zeros(len(members), dtype=torch.float64).index_add_(0, mixing.owner, held)
         samples = dict(zip(clients, (sums / members).tolist(), strict=True))
     source = _MixedSource(updates.source, mixing)
-    return replace(updates, clients=clients, source=source, samples=samples)
+    return replace(updates, clients=clients, source=source, samples=samples, shards=None)
 
 
 class _MixedSource(Source):
