@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedimmune.errors import FedimmuneError as FedimmuneError
     from fedimmune.geometry import Geometry as Geometry
     from fedimmune.geometry import measure as measure
+    from fedimmune.hierarchy import Hierarchy as Hierarchy
     from fedimmune.results import ClientResult as ClientResult
     from fedimmune.results import Verdict as Verdict
     from fedimmune.rules import Rule as Rule
@@ -42,6 +43,7 @@ _HOMES = {
     "Data": "fedimmune.tasks",
     "FedimmuneError": "fedimmune.errors",
     "Geometry": "fedimmune.geometry",
+    "Hierarchy": "fedimmune.hierarchy",
     "TrainingConfig": "fedimmune.tasks",
     "Results": "fedimmune.runs.results",
     "RoundRecord": "fedimmune.runs.records",

@@ -165,16 +165,18 @@ class Aggregation:
         """Draw the table that the command line shows."""
         from rich.text import Text  # noqa: PLC0415 (aggregating needs no terminal)
 
-        yield self._table(narrow=options.max_width < _NARROW)
+        yield self.table(options)
         for warning in self.warnings:
             yield Text(f"warning: {warning}", "yellow")
 
-    def _table(self, *, narrow: bool) -> Table:
+    def table(self, options: ConsoleOptions, noun: str = "client") -> Table:
+        """Return the table alone; `noun` is what its rows are."""
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=f"{self._by}: {_tally(self.clients)}", title_justify="left")
-        table.add_column("client", overflow="fold")
+        narrow = options.max_width < _NARROW
+        table = Table(title=f"{self._by}: {_tally(self.clients, noun)}", title_justify="left")
+        table.add_column(noun, overflow="fold")
         if self.weights is not None:
             table.add_column("weight", justify="right")
         if self.weights is not None and not narrow:
@@ -219,11 +221,11 @@ class Aggregation:
         return "\n".join(lines)
 
 
-def _tally(clients: tuple[ClientResult, ...]) -> str:
+def _tally(clients: tuple[ClientResult, ...], noun: str = "client") -> str:
     counts = {verdict: sum(one.verdict is verdict for one in clients) for verdict in Verdict}
     parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
-    noun = "client" if len(clients) == 1 else "clients"
-    return f"{len(clients)} {noun}, {', '.join(parts)}" if parts else "no clients"
+    nouns = noun if len(clients) == 1 else f"{noun}s"
+    return f"{len(clients)} {nouns}, {', '.join(parts)}" if parts else f"no {noun}s"
 
 
 def _moved(name: str, old: Tensor, change: Tensor) -> Tensor:
@@ -340,6 +342,8 @@ def aggregate_files(
     history: AnyPath | None = None,
     anchor: AnyPath | None = None,
     server_loss: Callable[[Any], float] | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
     on_start: Callable[[int], None] | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Aggregation:
@@ -369,6 +373,11 @@ def aggregate_files(
         clients with it.
     server_loss
         Loss of the global model moved by an update; see `Updates.with_server_loss`.
+    ray
+        Address of a Ray cluster whose workers read the files, each some columns of all: every
+        machine has to find them under the same paths. See `fedimmune.sharding`.
+    workers
+        With `ray`: how many read; by default one per CPU of the cluster.
     on_start, on_read
         Called with the number of bytes to be read in all, and after each block with its own.
 
@@ -380,9 +389,12 @@ def aggregate_files(
     paths = [Path(file) for file in files]
     _check_places(output, history, paths, global_file)
     _take_up(rule, history)
-    updates = Updates.from_files(
-        paths, global_file=global_file, are_updates=are_updates, buffers=buffers, samples=samples
-    )
+    how: dict[str, Any] = {
+        "global_file": global_file,
+        "are_updates": are_updates,
+        "buffers": tuple(buffers),
+    }
+    updates = Updates.from_files(paths, samples=samples, **how)
     there = {"anchor": anchor, "model": global_file, "server_loss": server_loss}
     rule.check_needs([name for name, given in there.items() if given is not None])
     if "model" in rule.needs and global_file is not None:
@@ -393,7 +405,16 @@ def aggregate_files(
         updates = updates.with_anchor(_anchor(anchor, None if are_updates else global_file))
     if on_start is not None:
         on_start(updates.nbytes * rule.reads)
-    aggregation = rule.aggregate(replace(updates, on_read=on_read))
+    updates = replace(updates, on_read=on_read)
+    if ray is None:
+        aggregation = rule.aggregate(updates)
+    else:
+        from fedimmune.sharding import sharded  # noqa: PLC0415 (few need it)
+
+        how["global_file"] = None if global_file is None else os.path.abspath(global_file)
+        there_too = [os.path.abspath(path) for path in paths]
+        with sharded(updates, there_too, ray, workers=workers, **how) as shared:
+            aggregation = rule.aggregate(shared)
     if output is not None:
         tensors, metadata = _next_model(aggregation, global_file)
         write_atomically(tensors, output, metadata)

@@ -25,15 +25,25 @@ from fedimmune.errors import InputError
 from fedimmune.kernels import add_in_order
 from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updates
 
-__all__ = ["Geometry", "Reference", "measure"]
+__all__ = [
+    "DISTRUST",
+    "Geometry",
+    "Reference",
+    "measure",
+    "measure_layers",
+    "refuse_immeasurable",
+]
 
-_DISTRUST = 1e4
+DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
 
 _LOST = 1e-12
 """A squared length below this share of the terms that it is the sum of is not known."""
 
 _EXACT_COLUMNS = 32 * CHUNK
+
+_MOST_PRODUCTS = 1 << 24
+"""So many products are held at a time before they are added up: 192 MB with float64 copies."""
 
 _LARGEST_SQUARE = 1e290
 """A client with a larger squared length is rejected: sums of such squares must stay finite."""
@@ -282,7 +292,9 @@ class Geometry:
         return torch.nn.functional.pad(coordinates, (0, components - coordinates.shape[1]))
 
 
-def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = True) -> Geometry:
+def measure(
+    updates: Updates, references: Sequence[str] = (), *, pairs: bool = True, by_layer: bool = True
+) -> Geometry:
     """Read the parameters of a round once and measure them.
 
     Parameters
@@ -294,6 +306,9 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     pairs
         Whether clients are compared with each other. Their lengths, and the inner products with
         references, take a third of the time.
+    by_layer
+        Whether each layer's inner products are kept. Otherwise their sums are, as those of one
+        layer, which take n² numbers and not n² per layer.
 
     Raises
     ------
@@ -309,6 +324,50 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     for name in references:
         if name not in updates.references:
             raise InputError(f"the round has no reference {name!r} to compare clients with")
+    names = tuple(layer.name for layer in layers)
+    shapes = tuple(layer.shape for layer in layers)
+    found = None
+    if by_layer or len(layers) == 1:
+        found = measure_layers(updates, layers, references, pairs=pairs)
+    else:
+        names, shapes = (_EVERY,), ()
+        for layer in layers:
+            part = measure_layers(updates, [layer], references, pairs=pairs)
+            if part is None:
+                found = None
+                break
+            if found is None:
+                found = part
+            else:  # each seen from its own center: products of differences add up all the same
+                for total, more in zip(found, part, strict=True):
+                    total.add_(more)
+    if found is None:  # how clients lie to each other says which center will do
+        return measure(updates, references, by_layer=by_layer)
+    about_center, with_center, of_center = found
+    squares = about_center.diagonal(dim1=1, dim2=2).sum(dim=0)
+    refuse_immeasurable(updates, squares, references)
+    if not pairs:
+        n = len(updates)
+        about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
+    found = about_center, with_center, of_center
+    return Geometry(updates.clients, names, *found, tuple(references), shapes)
+
+
+_EVERY = "every layer"
+
+
+def measure_layers(
+    updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return `Geometry.about_center`, `with_center` and `of_center` of layers.
+
+    None if pairs are needed to know a layer's center, and were not asked for.
+    """
+    if updates.shards is not None:
+        found: tuple[Tensor, Tensor, Tensor] | None = updates.shards.measured(
+            updates, layers, references, pairs=pairs
+        )
+        return found
     n, others = len(updates), len(references)
     products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
     totals = torch.zeros(len(layers), products, dtype=torch.float64)
@@ -325,22 +384,26 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
         gram = about_center[row]
         doubtful = _doubtful_pairs(gram, layer)
         if bool(doubtful.any()) and not _share_products(gram, doubtful, updates, layer):
-            if not pairs:  # how clients lie to each other says which center will do
-                return measure(updates, references)
+            if not pairs:
+                return None
             gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
             about_center[row], with_center[row], of_center[row] = gram, cross, square
-    _refuse_immeasurable(updates, about_center, references)
-    if not pairs:
-        about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
-    names = tuple(layer.name for layer in layers)
-    found = about_center, with_center, of_center
-    shapes = tuple(layer.shape for layer in layers)
-    return Geometry(updates.clients, names, *found, tuple(references), shapes)
+    return about_center, with_center, of_center
 
 
-def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[str]) -> None:
-    """Turn away finite updates whose squares, or sums of whose squares, are beyond float64."""
-    immense = ~(grams.diagonal(dim1=1, dim2=2).sum(dim=0) < _LARGEST_SQUARE)
+def refuse_immeasurable(updates: Updates, squares: Tensor, references: Sequence[str]) -> None:
+    """Turn away finite updates whose squares, or sums of whose squares, are beyond float64.
+
+    Parameters
+    ----------
+    updates
+        The round.
+    squares
+        Squared lengths of the clients' updates, then of the references.
+    references
+        Their names.
+    """
+    immense = ~(squares < _LARGEST_SQUARE)
     if not bool(immense.any()):
         return
     for name, bad in zip(references, immense[len(updates) :], strict=True):
@@ -363,7 +426,9 @@ def _add_products(
     """
     n, columns = values.shape
     whole = columns - columns % CHUNK
-    for start, stop, size in ((0, whole, CHUNK), (whole, columns, columns - whole)):
+    step = CHUNK * max(1, _MOST_PRODUCTS // (n * n))
+    starts = [(start, min(start + step, whole), CHUNK) for start in range(0, whole, step)]
+    for start, stop, size in (*starts, (whole, columns, columns - whole)):
         if start == stop:
             continue
         rows = values[:, start:stop].view(n, -1, size).transpose(0, 1)
@@ -410,7 +475,7 @@ def _doubtful_pairs(gram: Tensor, layer: Layer) -> Tensor:
         return torch.ones_like(gram, dtype=torch.bool)
     norms = gram.diagonal()
     sums = norms[:, None] + norms[None, :]
-    doubtful = (sums - 2 * gram) < _DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
+    doubtful = (sums - 2 * gram) < DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
     return doubtful.fill_diagonal_(False)
 
 

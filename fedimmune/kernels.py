@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 
+_MOST_SAMPLED = 256 * 65_536
 _AT_ONCE = 128 * CHUNK
 """So many random numbers are drawn at a time: they are added while they are in the cache."""
 
@@ -241,8 +242,12 @@ def combine(
     """
     result, added = Result(updates), plus or {}
     parameters, check = updates.of_kind(Kind.PARAMETER), not parameters_are_checked
-    blocks = updates.blocks(parameters, check=check, references=list(added))
-    result.fill(blocks, function, list(added.values()))
+    if updates.shards is not None:
+        for part in updates.shards.combined(updates, function, checked=not check, plus=added):
+            result.put(*part)
+    else:
+        blocks = updates.blocks(parameters, check=check, references=list(added))
+        result.fill(blocks, function, list(added.values()))
     result.fill_buffers(updates, function if of_buffers is None else of_buffers)
     return result.finish()
 
@@ -286,6 +291,10 @@ class Result:
     def columns(self, block: Block) -> Tensor:
         """Return the part of the result that a block makes, to be read or written."""
         return self._flat[block.layer.name][block.start : block.stop]
+
+    def put(self, layer: str, start: int, values: Tensor) -> None:
+        """Write columns of a layer."""
+        self._flat[layer][start : start + len(values)].copy_(values)
 
     def clear(self) -> None:
         """Set everything to 0."""
@@ -438,7 +447,12 @@ def survival(updates: Updates, used: Callable[[Tensor], Tensor | None]) -> Tenso
     used
         Says which of the values in some columns are used; None if it cannot say.
     """
-    found = used(sampled(updates))
+    # Of many clients fewer columns: the sample must not outgrow the blocks.
+    columns = max(CHUNK, min(65_536, _MOST_SAMPLED // max(1, len(updates))))
+    if updates.shards is not None:
+        shares: Tensor | None = updates.shards.survival(updates, used, columns)
+        return shares
+    found = used(sampled(updates, columns))
     return None if found is None else found.double().mean(1).cpu()
 
 

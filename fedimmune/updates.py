@@ -135,6 +135,8 @@ class Updates:
     server_loss
         Returns the loss, on data that the server trusts, of the global model moved by an update;
         for rules that ask for it. See `with_server_loss`.
+    shards
+        Who reads the trained layers instead of this process; see `fedimmune.sharding`.
     """
 
     clients: tuple[ClientId, ...]
@@ -151,6 +153,7 @@ class Updates:
     settled: Mapping[str, Tensor] = field(default_factory=dict)
     round: int = 0
     server_loss: Callable[[Any], float] | None = None
+    shards: Any = None
 
     # ---------------------------------------------------------------- making one
 
@@ -499,17 +502,25 @@ class Updates:
         update
             In the caller's own kind.
         """
+        every = self.by_layer(update)
+        return {layer.name: every[layer.name] for layer in self.of_kind(Kind.PARAMETER)}
+
+    def by_layer(self, update: Any) -> dict[str, Tensor]:
+        """Return all layers of an aggregated update by name: views, never copies.
+
+        Parameters
+        ----------
+        update
+            In the caller's own kind.
+        """
         if self.kind is InputKind.STATE:
-            parts = [update[layer.name] for layer in self.layers]
-        elif self.kind.has_layers:
-            parts = [torch.as_tensor(update[int(layer.name)]) for layer in self.layers]
-        else:
-            flat = torch.as_tensor(update).split([layer.size for layer in self.layers])
-            parts = [part.view(layer.shape) for part, layer in zip(flat, self.layers, strict=True)]
+            return {layer.name: update[layer.name] for layer in self.layers}
+        if self.kind.has_layers:
+            return {layer.name: torch.as_tensor(update[int(layer.name)]) for layer in self.layers}
+        flat = torch.as_tensor(update).split([layer.size for layer in self.layers])
         return {
-            layer.name: part
-            for part, layer in zip(parts, self.layers, strict=True)
-            if layer.kind is Kind.PARAMETER
+            layer.name: part.view(layer.shape)
+            for part, layer in zip(flat, self.layers, strict=True)
         }
 
     # ---------------------------------------------------------------- what is not a client's
@@ -609,6 +620,8 @@ class Updates:
             return self
         reasons: dict[ClientId, str] = {}
         floats = self.of_kind(Kind.PARAMETER, Kind.BUFFER)
+        if self.shards is not None:
+            reasons, floats = self.shards.rejected(self), self.of_kind(Kind.BUFFER)
         for block in replace(self, is_checked=True).blocks(floats, check=False):
             for row in _doubtful(block.rows):
                 if not bool(torch.isfinite(block.rows[row]).all()):

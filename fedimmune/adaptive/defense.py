@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedimmune.adaptive.attack_kinds import Kinds
 from fedimmune.adaptive.description import Ancestor, DefenseAbout, Epoch
-from fedimmune.adaptive.models.base import AttentionModel, with_tensors
+from fedimmune.adaptive.models.base import AttentionModel, Inputs, with_tensors
 from fedimmune.adaptive.models.paper import Perceptron, Principal, PrincipalSettings
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
 from fedimmune.adaptive.models.universal import Universal, UniversalSettings
@@ -26,6 +26,7 @@ from fedimmune.adaptive.replay import PREFIX, pack, unpack
 from fedimmune.adaptive.split import Split
 from fedimmune.errors import InputError
 from fedimmune.io import read_described, write_described, write_text_atomically
+from fedimmune.landmarks import Landmarks
 from fedimmune.untrusted import naming
 
 __all__ = [
@@ -188,9 +189,29 @@ class Defense:
             Of a universal defense: whoever's logit is below it gets no weight.
         """
         inputs = self.form.prepare(grams[None], shapes, anchored=anchored)
+        return self._judge(inputs, evidence, threshold)
+
+    @torch.no_grad()
+    def judge_many(
+        self,
+        marks: Landmarks,
+        evidence: Tensor | None = None,
+        *,
+        anchored: bool = False,
+        threshold: float = 0.0,
+    ) -> Judged:
+        """Do the same for a round of many clients that were compared with landmarks.
+
+        Every estimate of the robust mean takes a read of the round. For a universal defense.
+        """
+        assert isinstance(self.form, Universal)
+        inputs = self.form.prepare_many(marks, anchored=anchored)
+        return self._judge(inputs, evidence, threshold)
+
+    def _judge(self, inputs: Inputs, evidence: Tensor | None, threshold: float) -> Judged:
         moved = None if evidence is None else evidence[None]
         if threshold:
-            moved = (0.0 if moved is None else moved) - grams.new_tensor([threshold])
+            moved = (0.0 if moved is None else moved) - torch.tensor([threshold]).double()
         weighed = self.form(inputs, moved)
         weights, scores = weighed.shares[0], weighed.scores[-1, 0]
         logits, familiar = weighed.logits[0] + threshold, bool(self.form.familiar(inputs))

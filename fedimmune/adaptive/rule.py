@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -18,8 +19,10 @@ from fedimmune.adaptive.reputation import Case, Memory
 from fedimmune.adaptive.ruling import Ruling, oddity_of
 from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import Geometry
+from fedimmune.landmarks import LARGE, measure_landmarks
 from fedimmune.results import UNKNOWN, Suspicion
 from fedimmune.rules.base import ClientWeights, Common, DecisionInputs, GeometryRule
+from fedimmune.rules.selection import landmark_rows
 from fedimmune.updates import ClientId, Updates
 from fedimmune.validation import check_bool, check_choice, check_float
 
@@ -27,6 +30,8 @@ __all__ = ["UNIVERSAL", "Adaptive"]
 
 UNIVERSAL = "universal"
 """The name of the defense that ships with the package, instead of a file."""
+_Judge = Callable[[Tensor | None], Judged]
+"""Judges clients, given what earlier rounds held against each."""
 _POLICIES = ("skip", "keep", "geometric-median")
 
 
@@ -38,6 +43,9 @@ class Adaptive(GeometryRule):
     update is shortened to the median length before it is multiplied by a share, so the result
     is no longer than the median length, which is at most that of the longest honest update if
     most are honest; and so is the mean of the honest.
+
+    With more than 256 clients a universal defense compares everybody with 64 of them, drawn by lot,
+    and reads the round once more for each of its passes; see `fedimmune.landmarks`.
 
     Parameters
     ----------
@@ -189,18 +197,45 @@ class Adaptive(GeometryRule):
                 f"the defense weighs by {len(self.loaded.about.layers)} layers, one Gram matrix "
                 f"each, not by {len(geometry.layers)}"
             )
-        clients, grams = geometry.clients, geometry.grams(*self._references)
-        n = len(clients)
+        grams, n = geometry.grams(*self._references), len(geometry)
         lengths = grams.diagonal(dim1=1, dim2=2).sum(0)[:n].clamp(min=0).sqrt()
+
+        def look(heard: Tensor) -> tuple[Geometry, _Judge]:
+            rows = torch.cat([heard, torch.arange(n, grams.shape[-1])])
+            seen, more = grams[:, rows][:, :, rows], self._asked(geometry)
+            judge = partial(self.loaded.judge, seen, threshold=self._threshold, **more)
+            return geometry.only(heard.tolist()), judge
+
+        return self._weigh(geometry.clients, lengths, look)
+
+    def _weighed(self, updates: Updates) -> ClientWeights:
+        many = len(updates) > LARGE and self.loaded.is_universal and not self.preaggregators
+        if not many:
+            return super()._weighed(updates)
+        marks = measure_landmarks(updates, landmark_rows(updates), self._references)
+
+        def look(heard: Tensor) -> tuple[Updates, _Judge]:
+            part, anchored = marks.only(heard), bool(self._references)
+            judge = partial(
+                self.loaded.judge_many, part, threshold=self._threshold, anchored=anchored
+            )
+            return part.updates, judge
+
+        return self._weigh(updates.clients, marks.squares.sum(0).sqrt(), look)
+
+    def _weigh(
+        self,
+        clients: Sequence[ClientId],
+        lengths: Tensor,
+        look: Callable[[Tensor], tuple[Geometry | Updates, _Judge]],
+    ) -> ClientWeights:
+        """Weigh the clients, given how long their updates are and how to judge some of them."""
         usual = lengths.quantile(0.5)
         long = (lengths > self.longest * usual) & (usual > 0)
         heard = (~long).nonzero().flatten()
-        rows = torch.cat([heard, torch.arange(n, grams.shape[-1])])
-        measured = geometry.only(heard.tolist())
+        measured, judge = look(heard)
         evidence = self._evidence(measured.clients)
-        judged = self.loaded.judge(
-            grams[:, rows][:, :, rows], evidence, threshold=self._threshold, **self._asked(geometry)
-        )
+        judged = judge(evidence)
         ruling = self._ruling(measured, judged, evidence)
         weights, scores = torch.zeros_like(lengths), torch.full_like(lengths, -1)
         weights[heard], scores[heard] = ruling.weights, judged.scores
@@ -213,7 +248,10 @@ class Adaptive(GeometryRule):
         shortened = weights
         if self.clip:
             shortened = weights * (usual / lengths.clamp(min=_LEAST)).clamp(max=1)
-        self._basis = DecisionInputs(measured, evidence)
+        # Of many clients nobody keeps what they were judged by: it was never all there.
+        self._basis = None
+        if isinstance(measured, Geometry):
+            self._basis = DecisionInputs(measured, evidence)
         likely = None
         if ruling.probability is not None:
             likely = torch.full_like(lengths, torch.nan)
@@ -245,7 +283,9 @@ class Adaptive(GeometryRule):
             return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
         return self.known.log_odds(clients)
 
-    def _ruling(self, measured: Geometry, judged: Judged, evidence: Tensor | None) -> Ruling:
+    def _ruling(
+        self, measured: Geometry | Updates, judged: Judged, evidence: Tensor | None
+    ) -> Ruling:
         """Decide what becomes of the network's answer."""
         accused = caught = judged.weights == 0
         held, likely = torch.zeros_like(accused), None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedimmune.geometry import Geometry
 from fedimmune.rules.geometric_median import GeometricMedian
-from fedimmune.updates import ClientId
+from fedimmune.updates import ClientId, Updates
 
 __all__ = ["Oddity", "Ruling", "oddity_of"]
 
@@ -68,21 +68,25 @@ class Ruling:
     skipped: str = ""
     forgives: bool = False
 
-    def by_median(self, measured: Geometry) -> Ruling:
+    def by_median(self, measured: Geometry | Updates) -> Ruling:
         """Weigh by geometric median instead, without those whom memory holds out; accuse no other.
 
         Parameters
         ----------
         measured
-            The geometry of the n clients.
+            The geometry of the n clients; or their updates, which are read again.
         """
         out = self.held if not bool(self.held.all()) else torch.zeros_like(self.held)
         rows = (~out).nonzero().flatten()
         weights = torch.zeros_like(self.weights)
-        weights[rows] = GeometricMedian().weigh_geometry(measured.only(rows.tolist())).weight
+        if isinstance(measured, Geometry):
+            found = GeometricMedian().weigh_geometry(measured.only(rows.tolist()))
+        else:
+            found = GeometricMedian().weigh(measured.only(measured.clients[r] for r in rows))
+        weights[rows] = found.weight
         return replace(self, weights=weights, accused=out)
 
-    def unfamiliar(self, measured: Geometry) -> Ruling:
+    def unfamiliar(self, measured: Geometry | Updates) -> Ruling:
         """Weigh a round that the network knows nothing about."""
         note = (
             "weighed by geometric median, because the round is unlike all that the defense was "
@@ -93,7 +97,7 @@ class Ruling:
         return found.by_median(measured)
 
     def of_odd(
-        self, odd: Oddity, measured: Geometry, policy: str, *, may_skip: bool = True
+        self, odd: Oddity, measured: Geometry | Updates, policy: str, *, may_skip: bool = True
     ) -> Ruling:
         """Decide an odd round.
 
@@ -102,7 +106,7 @@ class Ruling:
         odd
             Why it is odd.
         measured
-            The geometry of the n clients.
+            The geometry of the n clients; or their updates, which are read again.
         policy
             ``skip``, ``keep`` or ``geometric-median``.
         may_skip

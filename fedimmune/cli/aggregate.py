@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +30,7 @@ __all__ = ["aggregate"]
     "fedimmune aggregate --rule krum --set attackers=2 --global base.safetensors \\",
     "    client-*.safetensors -o next.safetensors",
     "fedimmune aggregate --updates --rule foolsgold --history seen u-*.safetensors",
+    "fedimmune aggregate --updates --groups 20 --group-rule mean u-*.safetensors",
 )
 def aggregate(
     files: Annotated[list[Path], typer.Argument(hidden=True)],
@@ -87,6 +90,39 @@ def aggregate(
             "that compare clients with it.",
         ),
     ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SIZE",
+            help="Aggregate groups first: a JSON object of groups by client id (a list: the "
+            "client's edge, region and so on), or how many clients a drawn group has at least "
+            "(20,5: groups of 5 groups of 20).",
+        ),
+    ] = None,
+    group_rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            help="With --groups: rule of the groups; repeatable, the edge first. [default: --rule]",
+            autocompletion=one_of(RULES),
+        ),
+    ] = None,
+    sums_only: Annotated[
+        bool,
+        typer.Option(
+            "--sums-only",
+            help="With --groups: see no client's update, only groups' means, as under secure "
+            "aggregation.",
+        ),
+    ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let workers of a Ray cluster read the files (host:port, auto, or local to start "
+            "one here); all machines have to find them under the same paths.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -103,8 +139,17 @@ def aggregate(
         parameters["defense"] = str(defense)
     if before is not None:
         parameters["before"] = before
-    made = _make(rule, parameters, with_history=history is not None, with_anchor=anchor is not None)
+
+    def make() -> Rule:
+        with_anchor = anchor is not None
+        return _make(rule, parameters, with_history=history is not None, with_anchor=with_anchor)
+
+    made = make()
     _check_clients(made, files, samples)
+    if groups is not None:
+        made = _hierarchy(groups, make, group_rule or [], sums_only=sums_only)
+    elif group_rule or sums_only:
+        raise ParameterError("--group-rule and --sums-only are for groups: add --groups FILE|SIZE")
     if global_model is None and not updates:
         raise ParameterError(
             "client models need the global model that they started from: add --global FILE, "
@@ -126,6 +171,7 @@ def aggregate(
             samples=_read_samples(samples),
             history=history,
             anchor=anchor,
+            ray=ray,
             on_start=lambda total: bars.update(task, total=total),
             on_read=lambda count: bars.advance(task, count),
         )
@@ -153,6 +199,44 @@ def _make(name: str, parameters: dict[str, Any], *, with_history: bool, with_anc
     return made
 
 
+def _hierarchy(groups: str, make: Callable[[], Rule], named: list[str], *, sums_only: bool) -> Rule:
+    """Put rules of groups before the server's."""
+    from fedimmune.hierarchy import Hierarchy
+
+    sizes = groups.split(",")
+    if all(size.strip().isdecimal() for size in sizes):
+        levels: list[Any] = [int(size) for size in sizes]
+    else:
+        levels = _read_groups(Path(groups))
+    if sums_only and not named:
+        named = ["mean"]
+    if len(named) > len(levels):
+        raise ParameterError(f"{len(named)} group rules, but {len(levels)} levels of groups")
+    every: list[str | Rule] = [*named, *(make() for _ in range(len(levels) - len(named) + 1))]
+    return Hierarchy(rules=every, groups=levels, sums_only=sums_only)
+
+
+def _read_groups(path: Path) -> list[dict[str, str]]:
+    """Read who is in which group: one mapping per level."""
+    found = _read_object(path, "groups")
+    paths = {
+        client: value if isinstance(value, list) else [value] for client, value in found.items()
+    }
+    odd = [c for c, path in paths.items() if not path or not all(isinstance(p, str) for p in path)]
+    depths = {len(each) for each in paths.values()}
+    if odd or len(depths) != 1:
+        raise InputError(
+            f"{path} must hold a group's name, or lists of equally many, by client id: "
+            '{"a": "edge-1", …} or {"a": ["edge-1", "north"], …}'
+        )
+    levels: list[dict[str, str]] = [{} for _ in range(depths.pop())]
+    for client, names in paths.items():
+        for level, (member, group) in zip(levels, pairwise([client, *names]), strict=True):
+            if level.setdefault(member, group) != group:
+                raise InputError(f"{path}: {member!r} is in both {level[member]!r} and {group!r}")
+    return levels
+
+
 def _check_clients(rule: Rule, files: list[Path], samples: Path | None) -> None:
     """Refuse sample counts that are missing, and an oracle told of clients that are not there."""
     from fedimmune.rules.mean import Mean
@@ -176,12 +260,15 @@ def _setting(rule: str, text: str) -> tuple[str, Any]:
 
 
 def _read_samples(path: Path | None) -> dict[Any, float] | None:
-    if path is None:
-        return None
+    return None if path is None else _read_object(path, "sample counts")
+
+
+def _read_object(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object by client id."""
     try:
-        counts = json.loads(read_bytes(path, 64 * MIB))  # a NaN rejects its client alone
+        found = json.loads(read_bytes(path, 64 * MIB))  # a NaN rejects its client alone
     except (ValueError, RecursionError) as error:
-        raise InputError(f"cannot read the sample counts in {path}: {error}") from error
-    if not isinstance(counts, dict):
-        raise InputError(f'{path} must hold an object of counts by client id: {{"a": 600, …}}')
-    return counts
+        raise InputError(f"cannot read the {what} in {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} must hold an object of {what} by client id")
+    return found

@@ -29,6 +29,7 @@ from fedimmune.kernels import (
     survival,
     weighted_sum,
 )
+from fedimmune.landmarks import LARGE
 from fedimmune.registry import Configurable
 from fedimmune.results import ClientResult, Suspicion, Verdict
 from fedimmune.rules.preaggregation import Before, Clip, Mixing, PreAggregator, mixed, parse
@@ -378,6 +379,13 @@ class Rule(Configurable, ABC):
         ParameterError
             The updates come without something that the rule needs.
         """
+        answer = self.aggregate_quietly(updates)
+        for warning in answer.warnings:
+            _rounds_log.warning("%s: %s", self.name, warning)
+        return answer
+
+    def aggregate_quietly(self, updates: UpdatesLike) -> Aggregation:
+        """Aggregate one round as `aggregate` does, and log no warning."""
         given = Updates.of(updates).supplying(self.needs)
         self.check_needs(given.supplied)
         valid, doubtful = self.screen(given), False
@@ -397,8 +405,6 @@ class Rule(Configurable, ABC):
                 valid, doubtful = valid.reject(found.reasons or {}), not found.reasons
         for step in self._remembering():
             step.finish()
-        for warning in answer.warnings:
-            _rounds_log.warning("%s: %s", self.name, warning)
         return answer
 
     def screen(self, updates: Updates) -> Updates:
@@ -448,7 +454,8 @@ class Rule(Configurable, ABC):
         """Return the round as the rule sees it, and how it was made of the clients' updates."""
         if not self.preaggregators:
             return updates, None
-        mixing = self.mixing(measure(updates), updates.round)
+        measured = measure(updates, by_layer=len(updates) <= LARGE)
+        mixing = self.mixing(measured, updates.round)
         return mixed(updates, mixing), mixing
 
     def finish(self, updates: Updates) -> None:
@@ -632,7 +639,10 @@ class GeometryRule(WeightRule):
     def measure(self, updates: Updates) -> Geometry:
         """Measure what the rule looks at. By default the updates and what the rule `needs`."""
         return measure(
-            updates, sorted(self.needs & updates.references.keys()), pairs=self._takes_pairs
+            updates,
+            sorted(self.needs & updates.references.keys()),
+            pairs=self._takes_pairs,
+            by_layer=self.looks_at_layers or len(updates) <= LARGE,
         )
 
     @property

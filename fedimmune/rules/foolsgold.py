@@ -69,7 +69,7 @@ class FoolsGold(GeometryRule):
 
     def measure(self, updates: Updates) -> Geometry:
         if self.history:
-            updates = replace(updates, source=self.memory.added_to(updates))
+            updates = replace(updates, source=self.memory.added_to(updates), shards=None)
         return super().measure(updates)
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:

@@ -35,6 +35,7 @@ __all__ = [
     "Clip",
     "Mixing",
     "PreAggregator",
+    "lot",
     "mixed",
     "parse",
     "shortening",
@@ -165,7 +166,7 @@ class Bucketing(PreAggregator):
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         n = len(geometry)
         # By id, so that the order in which clients are given does not matter.
-        lots = [_lot(self.seed, round_number, client) for client in geometry.clients]
+        lots = [lot(self.seed, round_number, client) for client in geometry.clients]
         owner = torch.empty(n, dtype=torch.long)
         owner[torch.as_tensor(sorted(range(n), key=lots.__getitem__))] = (
             torch.arange(n) // self.size
@@ -270,7 +271,8 @@ def _shortened(factors: Tensor) -> Mixing:
     return Mixing.of(factors.clamp(min=1e-300).diag())
 
 
-def _lot(seed: int, round_number: int, client: ClientId) -> bytes:
+def lot(seed: int | str, round_number: int, client: ClientId) -> bytes:
+    """Draw a client's lot in a round: whoever sorts by lots has groups that nobody chose."""
     return hashlib.sha256(f"{seed}:{round_number}:{client!r}".encode()).digest()
 
 
@@ -360,7 +362,7 @@ def mixed(updates: Updates, mixing: Mixing) -> Updates:
         sums = torch.zeros(len(members), dtype=torch.float64).index_add_(0, mixing.owner, held)
         samples = dict(zip(clients, (sums / members).tolist(), strict=True))
     source = _MixedSource(updates.source, mixing)
-    return replace(updates, clients=clients, source=source, samples=samples)
+    return replace(updates, clients=clients, source=source, samples=samples, shards=None)
 
 
 class _MixedSource(Source):

@@ -10,10 +10,12 @@ from torch import Tensor
 from fedimmune._layers import Kind
 from fedimmune._sources import room
 from fedimmune.geometry import Geometry
+from fedimmune.landmarks import COUNT
 from fedimmune.rules.base import ClientWeights
+from fedimmune.rules.preaggregation import lot
 from fedimmune.updates import Updates
 
-__all__ = ["are_usual", "by_id", "cutoffs", "larger_cluster", "mean_of"]
+__all__ = ["are_usual", "by_id", "cutoffs", "landmark_rows", "larger_cluster", "mean_of"]
 
 _INDISTINCT = 1e-9
 """Values that differ by less than this share of the largest do not differ."""
@@ -68,6 +70,12 @@ def larger_cluster(geometry: Geometry, linkage: str) -> Tensor:
     first[order] = torch.from_numpy(labels == labels[0])
     sides = (first, ~first)
     return max(sides, key=lambda side: (int(side.sum()), float(cosines[side][:, side].sum())))
+
+
+def landmark_rows(updates: Updates) -> list[int]:
+    """Draw the landmarks of a round of many clients, by their ids and the round's number."""
+    lots = [lot("landmarks", updates.round, client) for client in updates.clients]
+    return sorted(sorted(range(len(lots)), key=lots.__getitem__)[:COUNT])
 
 
 def cutoffs(updates: Updates, share: float) -> Tensor:

@@ -119,6 +119,8 @@ class Federation:
         # The last update is the server's. What is carried: momenta, the attack's memory, and last
         # the previous model.
         self._memory = slice(momenta, momenta + attack.needs_memory)
+        # Momenta of clients that never took part are 0: nobody saves or reads them.
+        self._with_momentum: set[int] = set()
         rows = (len(self.participants(1)) + 1, self._memory.stop + attack.needs_previous_model)
         count = _usual_workers(scenario, data) if workers is None else workers
         self._executor = Executor(count, self._setup, data, layout, rows)
@@ -138,16 +140,18 @@ class Federation:
         """What the next round needs besides the model, by row and layer; read-only.
 
         Rows are the clients' momenta, if they are carried, what the attack remembers, and the
-        previous round's model, if the attack needs it.
+        previous round's model, if the attack needs it. Clients that have not taken part have none.
         """
+        rows = self._executor.arena.momenta
+        used = [*sorted(self._with_momentum), *range(self._memory.start, len(rows))]
         return {
-            f"{number}/{name}": tensor
-            for number, row in enumerate(self._executor.arena.momenta)
-            for name, tensor in row.items()
+            f"{number}/{name}": tensor for number in used for name, tensor in rows[number].items()
         }
 
     def carry_on(self, carried: Mapping[str, Tensor]) -> None:
         """Resume with an earlier `carried`."""
+        rows = {int(name.partition("/")[0]) for name in carried}
+        self._with_momentum = {row for row in rows if row < self._memory.start}
         _copy(carried, self.carried)
 
     def trained_layers(self) -> list[Layer]:
@@ -211,6 +215,8 @@ class Federation:
                     tensor.zero_()
         else:  # if somebody was spared, there is nobody to look at
             problems |= self._trained(spared, on_done)
+        if self.scenario.optimizer.carried:
+            self._with_momentum.update(client for client in clients if client in problems)
         failed = {c: why for c in clients if (why := problems.get(c)) is not None}
         updates = {c: arena.updates[row] for c, row in rows.items() if c not in failed}
         samples = {client: float(len(self.parts[client])) for client in updates}
@@ -452,7 +458,9 @@ def check_device(device: str) -> None:
 
 
 def _usual_workers(scenario: ResolvedScenario, data: Data) -> int:
-    visits = len(data.clients) * scenario.local_epochs * scenario.rounds
+    taking_part = max(1, round(scenario.participation * scenario.clients))
+    share = taking_part / scenario.clients
+    visits = share * len(data.clients) * scenario.local_epochs * scenario.rounds
     if visits < _FEW_SAMPLES or scenario.device != "cpu":
         return 1
-    return min(usable_cores(), scenario.clients)
+    return min(usable_cores(), taking_part)

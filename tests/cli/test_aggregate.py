@@ -566,6 +566,11 @@ def test_where_the_first_of_two_files_is_damaged_the_reason_says_so(folder: Path
         (["--rule", "mean", "--set", "by_samples=true"], "mean by samples needs sample counts"),
         (["--history", "h"], "median keeps no history"),
         (["--samples", "nosuch.json"], "cannot read the sample counts in nosuch.json"),
+        (["--groups", "nosuch.json"], "cannot read the groups in nosuch.json"),
+        (["--groups", "0"], "hierarchy: groups must be a whole number of at least 1"),
+        (["--groups", "2", *2 * ["--group-rule", "mean"]], "2 group rules, but 1 levels"),
+        (["--groups", "2", "--sums-only", "--group-rule", "krum"], "hierarchy: of sums alone"),
+        (["--sums-only"], "--group-rule and --sums-only are for groups"),
         (["-o", "missing/next"], "cannot write missing/next: there is no folder"),
         (["-o", "."], "cannot write .: it is a folder"),
         (["-o", FILES[1]], f"the output {FILES[1]} is one of the client files"),
@@ -734,6 +739,42 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
 
 
 # ---------------------------------------------------------------- sample counts
+
+
+def test_groups_by_file_and_by_size() -> None:
+    where = {client: [f"edge-{n % 3}", "far" if n % 3 else "near"] for n, client in enumerate(IDS)}
+    Path("groups.json").write_text(json.dumps(where))
+    printed = aggregate("--rule", "mean", "--groups", "groups.json", "-o", NEXT, *FILES)
+    assert [[one["client"] for one in level] for level in printed["groups"]] == [
+        ["edge-0", "edge-1", "edge-2"],
+        ["far", "near"],
+    ]
+    assert printed["members"] == where
+    weights = {n: (1 / 2 / 4 if n % 3 == 0 else 1 / 2 / 2 / 3) for n in range(10)}
+    assert list(clients(printed, "weight").values()) == pytest.approx(list(weights.values()))
+    base, found = load_file(BASE), load_file(NEXT)
+    moved = sum(weights[n] * load_file(file)["fc.weight"] for n, file in enumerate(FILES))
+    torch.testing.assert_close(found["fc.weight"], moved)
+    assert found[COUNTER].dtype == base[COUNTER].dtype
+    printed = aggregate("--rule", "median", "--groups", "5", "--sums-only", *FILES)
+    assert [one["client"] for one in printed["groups"][0]] == ["group-1", "group-2"]
+    shown = run(*FROM_BASE, "--rule", "mean", "--groups", "5", *FILES)
+    assert "level 1: 2 groups, 2 trusted" in shown.output
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{}", '{"client-00": 3}', '{"client-00": []}', '{"a": ["e"], "b": ["e", "n"]}'],
+)
+def test_a_file_of_groups_that_cannot_be_read_is_refused(refusal: Refusal, content: str) -> None:
+    Path("groups.json").write_text(content)
+    said = refusal(*FROM_BASE, "--groups", "groups.json", *FILES)
+    assert said.startswith("groups.json must hold")
+    Path("groups.json").write_text('{"a": ["e", "n"], "b": ["e", "s"]}')
+    said = refusal(*FROM_BASE, "--groups", "groups.json", *FILES)
+    assert "'e' is in both 'n' and 's'" in said
+    Path("groups.json").write_text('{"client-00": "e"}')
+    assert "'client-01' is in no group" in refusal(*FROM_BASE, "--groups", "groups.json", *FILES)
 
 
 def weights_by_samples(counts: str) -> tuple[list[float | None], dict[str, str]]:

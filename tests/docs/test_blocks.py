@@ -20,7 +20,7 @@ from tests.docs.running import Reader, commands_in
 
 QUICK = (
     *("README.md", "limits", "guides/aggregate", "guides/own-rule", "guides/own-attack"),
-    *("guides/own-task", "guides/own-plot", "conformance"),
+    *("guides/own-task", "guides/own-plot", "guides/scale", "conformance"),
 )
 """Followed by `make test`: half a minute of one core in all, or so."""
 SLOW = (

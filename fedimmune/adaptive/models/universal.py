@@ -12,7 +12,7 @@ updates are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -36,6 +36,7 @@ from fedimmune.adaptive.models.relational import (
     without_diagonal,
 )
 from fedimmune.errors import InputError
+from fedimmune.landmarks import Landmarks
 
 __all__ = ["Universal", "UniversalSettings", "describe_layers"]
 
@@ -78,6 +79,9 @@ _TO_ESTIMATE = (
 _TINY = 1e-12
 _GENTLE = 4.0
 """Scores are tanh(x / 4): the farther from saturation, the sooner a wrong score is unlearned."""
+_START_SMOOTHING = 1e-4
+_AT_ONCE = 1024
+"""So many clients are encoded at a time: what is encoded is 64 numbers per client and layer."""
 _LEAST_SPREAD = 1e-3
 _BY_CHANCE_UNIT = 3.0
 _FAR_OUT = 3.0
@@ -86,6 +90,29 @@ _FEWEST = 0.1
 """Attackers of a batch count as if they were at least this share."""
 _WIDENED = 0.25
 """By how much of its width the range seen in training is widened, at both ends."""
+
+
+class ManyInputs(dict[str, Tensor]):
+    """What the form reads of one round of many clients, without their n×n inner products.
+
+    Parameters
+    ----------
+    tensors
+        What `Universal.prepare` returns, without ``grams``; and ``start``, the first estimate.
+    multiply
+        Returns inner products with an estimate by layer, (layers, n): a read of the round.
+    landmarks
+        Which clients everybody was compared with.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        multiply: Callable[[Tensor], Tensor],
+        landmarks: Tensor,
+    ) -> None:
+        super().__init__(tensors)
+        self.multiply, self.landmarks = multiply, landmarks
 
 
 class UniversalSettings(FormSettings):
@@ -152,76 +179,165 @@ class Universal(AttentionModel):
         self, grams: Tensor, shapes: Sequence[Sequence[int]] = (), *, anchored: bool = False
     ) -> dict[str, Tensor]:
         layers, n = grams.shape[1], grams.shape[-1] - anchored
+        self._check_shapes(shapes, layers)
+        squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
+        unit, most = _unit(squares[..., :n])
+        scaled = grams / unit[..., None, None]
+        lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
+        cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
+        apart = _distances(scaled[..., :n, :n])
+        return {
+            "grams": scaled[..., :n, :n].to(self.dtype),
+            "pairs": _pairs(cosines[..., :n, :n], apart, torch.arange(n)).to(self.dtype),
+            **self._described(
+                lengths[..., :n],
+                _likeness(without_diagonal(cosines[..., :n, :n]), shapes),
+                _nearest(without_diagonal(apart)),
+                cosines[..., :n, n:],
+                lengths[..., None, n:],
+                squares[..., n:, None] > 0,
+                most,
+                shapes,
+            ),
+        }
+
+    def prepare_many(self, marks: Landmarks, *, anchored: bool = False) -> ManyInputs:
+        """Read what the form needs out of a round that was compared with landmarks.
+
+        Quantiles of cosines, and distances to the nearest and to the nearer half, are those among
+        the landmarks; all else is as `prepare` has it.
+        """
+        k, index = len(marks.rows), marks.rows
+        self._check_shapes(marks.shapes, len(marks.squares))
+        squares, products = marks.squares[None], marks.products[None]
+        unit, most = _unit(squares)
+        inner = squares / unit[..., None]
+        lengths = inner.clamp(min=_TINY).sqrt()
+        scaled = products / unit[..., None, None]
+        theirs = lengths[..., index]
+        cosines = (scaled[..., :k] / (lengths[..., :, None] * theirs[..., None, :])).clamp(-1, 1)
+        likeness = _likeness(cosines, marks.shapes)
+        likeness[..., index, :] = _likeness(without_diagonal(cosines[..., index, :]), marks.shapes)
+        apart = inner[..., :, None] + inner[..., None, index] - 2 * scaled[..., :k]
+        near = _nearest(apart.clamp_(min=0))
+        near[..., index, :] = _nearest(without_diagonal(apart[..., index, :]))
+        own = (marks.references[None] / unit[..., None]).clamp(min=_TINY).sqrt()
+        to_anchor = scaled[..., k:] / (lengths[..., :, None] * own[..., None, :])
+        found = self._described(
+            lengths,
+            likeness,
+            near,
+            to_anchor.clamp(-1, 1)[..., : int(anchored)],
+            own[..., None, :],
+            marks.references[None, ..., None] > 0,
+            most,
+            marks.shapes,
+        )
+        first, _ = marks.start(unit[0], smoothing=_START_SMOOTHING)
+
+        def multiply(estimate: Tensor) -> Tensor:
+            read = marks.multiply(estimate[0].to(torch.float64)) / unit[0][:, None]
+            return read[None].to(self.dtype)
+
+        found["start"] = first[None].to(self.dtype)
+        found["pairs"] = _pairs(cosines, apart, index).to(self.dtype)
+        return ManyInputs(found, multiply, index)
+
+    def _check_shapes(self, shapes: Sequence[Sequence[int]], layers: int) -> None:
         if len(shapes) != layers:
             raise InputError(
                 f"the universal form reads what each layer is: there are {layers} Gram matrices "
                 f"and {len(shapes)} shapes"
             )
-        squares = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-        usual, most = squares[..., :n].median(-1).values, squares[..., :n].amax(-1)
-        unit = torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most)))
-        scaled = grams / unit[..., None, None]
-        lengths = scaled.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY).sqrt()
-        logs = lengths.log()
-        cosines = (scaled / (lengths[..., :, None] * lengths[..., None, :])).clamp(-1, 1)
-        others = without_diagonal(cosines[..., :n, :n])
-        likeness = torch.cat([_quantiles(others), _by_chance(others, shapes)], -1)
-        compared = torch.cat(
-            [far(logs[..., :n, None]), likeness, _nearness(scaled[..., :n, :n])], -1
-        )
-        among = [likeness, *_compared(compared)]
-        known = scaled.new_zeros(*scaled.shape[:2], n, len(_ANCHOR))
-        if anchored:
-            to_anchor = cosines[..., :n, n:]
+
+    def _described(
+        self,
+        lengths: Tensor,
+        likeness: Tensor,
+        nearness: Tensor,
+        to_anchor: Tensor,
+        of_anchor: Tensor,
+        has_anchor: Tensor,
+        most: Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> dict[str, Tensor]:
+        """Put together what is known of clients: all but the estimate's part."""
+        logs, n = lengths.log(), lengths.shape[-1]
+        compared = torch.cat([far(logs[..., None]), likeness, nearness], -1)
+        known = lengths.new_zeros(*lengths.shape[:2], n, len(_ANCHOR))
+        if to_anchor.shape[-1]:
             parts = [
                 torch.ones_like(to_anchor),
                 to_anchor,
                 *_compared(to_anchor),
-                far(logs[..., :n, None] - logs[..., None, n:]),
+                far(logs[..., None] - of_anchor.log()),
             ]
             # A server whose own update is nothing knows nothing.
-            known = torch.where(squares[..., n:, None] > 0, torch.cat(parts, -1), known)
-        described = describe_layers(shapes).to(scaled)[None, :, None].expand(len(grams), -1, n, -1)
-        there = (most > 0).to(self.dtype)  # a layer that nobody has changed says nothing
+            known = torch.where(has_anchor, torch.cat(parts, -1), known)
+        described = describe_layers(shapes).to(lengths)[None, :, None]
+        described = described.expand(len(lengths), -1, n, -1)
         return {
-            "grams": scaled[..., :n, :n].to(self.dtype),
-            "lengths": lengths[..., :n].to(self.dtype),
-            "logs": logs[..., :n].to(self.dtype),
-            "known": torch.cat([*among, known, described], -1).to(self.dtype),
-            "pairs": _pairs(scaled[..., :n, :n], cosines[..., :n, :n]).to(self.dtype),
-            "there": there,
+            "lengths": lengths.to(self.dtype),
+            "logs": logs.to(self.dtype),
+            "known": torch.cat([likeness, *_compared(compared), known, described], -1).to(
+                self.dtype
+            ),
+            # A layer that nobody has changed says nothing.
+            "there": (most > 0).to(self.dtype),
         }
 
     def start(self, inputs: Inputs) -> Tensor:
         """Near the geometric median: the mean would be whatever the longest update is."""
+        if isinstance(inputs, ManyInputs):
+            return inputs["start"]
         with torch.no_grad():
             return geometric_median(inputs["grams"].sum(1))
 
     def keys(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        parts = inputs["pairs"].split(_AT_ONCE, 2)
+        return self.key(inputs["known"]), torch.cat([self._alike(inputs, p) for p in parts], 1)
+
+    def _alike(self, inputs: Inputs, pairs: Tensor) -> Tensor:
+        """Return what clients have in common with those they are compared with."""
         described = inputs["known"][..., :1, -len(_LAYER) :]  # the same for all clients
-        pairs = inputs["pairs"]
         described = described[..., None, :].expand(*pairs.shape[:-1], -1)
         encoded = self.pairs(torch.cat([pairs, described], -1))
         there = inputs["there"][..., None, None, None]
         share = there / there.sum(1, keepdim=True).clamp(min=1)
         pools = [(share * encoded).sum(1), (there * encoded).amax(1)]
-        return self.key(inputs["known"]), self.likeness(torch.cat(pools, -1))
+        alike: Tensor = self.likeness(torch.cat(pools, -1))
+        return alike
 
     def score(self, inputs: Inputs, keys: tuple[Tensor, Tensor], estimate: Tensor) -> Tensor:
         each = self._pooled(inputs, keys[0], estimate)
         n = each.shape[1]
+        senders = inputs.landmarks if isinstance(inputs, ManyInputs) else torch.arange(n)
         # What others, as they are trusted so far, have in common with a client.
         trust = (n * estimate - 1).clamp(max=_MOST_TRUST)[..., None]
-        sent = self.sender(torch.cat([each, trust], -1))
-        messages = torch.relu(self.receiver(each)[:, :, None] + sent[:, None] + keys[1])
-        messages = messages * ~torch.eye(n, dtype=torch.bool)[None, :, :, None]
+        sent = self.sender(torch.cat([each, trust], -1)[:, senders])
+        heard = [
+            _heard(receiver, sent, alike, rows, senders)
+            for receiver, alike, rows in zip(
+                self.receiver(each).split(_AT_ONCE, 1),
+                keys[1].split(_AT_ONCE, 1),
+                torch.arange(n).split(_AT_ONCE),
+                strict=True,
+            )
+        ]
         everyone = torch.cat([each.mean(1), each.amax(1)], -1)[:, None].expand(-1, n, -1)
-        heard = [messages.sum(2) / max(1, n - 1), messages.amax(2)]
-        return torch.tanh(self.head(torch.cat([each, *heard, everyone], -1))[..., 0] / _GENTLE)
+        seen = torch.cat([each, torch.cat(heard, 1), everyone], -1)
+        return torch.tanh(self.head(seen)[..., 0] / _GENTLE)
 
     def _pooled(self, inputs: Inputs, keys: Tensor, estimate: Tensor) -> Tensor:
         """Return one description per client, (rounds, n, hidden), whatever the layers."""
-        encoded = self.encoder(keys + self.query(_to_estimate(inputs, estimate)))
+        seen = _to_estimate(inputs, estimate)
+        if seen.shape[2] <= _AT_ONCE:
+            return self._pool(inputs, keys, seen)
+        parts = zip(keys.split(_AT_ONCE, 2), seen.split(_AT_ONCE, 2), strict=True)
+        return torch.cat([self._pool(inputs, *part) for part in parts], 1)
+
+    def _pool(self, inputs: Inputs, keys: Tensor, seen: Tensor) -> Tensor:
+        encoded = self.encoder(keys + self.query(seen))
         there = inputs["there"][..., None, None]
         share = there / there.sum(1, keepdim=True).clamp(min=1)
         gates = torch.softmax(self.gate(encoded) + (there.clamp(min=_TINY)).log(), 1)
@@ -324,6 +440,11 @@ def _quantiles(values: Tensor) -> Tensor:
     return torch.stack(found, -1)
 
 
+def _likeness(cosines: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """Return how alike each client and others are: quantiles of cosines, and against chance."""
+    return torch.cat([_quantiles(cosines), _by_chance(cosines, shapes)], -1)
+
+
 def _by_chance(cosines: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
     """Return logarithms of cosines' sizes, in units of what random directions have.
 
@@ -347,39 +468,72 @@ def _compared(values: Tensor) -> tuple[Tensor, Tensor]:
     return away, far(away / usual.clamp(min=_LEAST_SPREAD)) / _FAR_OUT
 
 
-def _nearness(grams: Tensor) -> Tensor:
-    """Return logarithms of each client's distances to the nearest and to the nearer half."""
+def _distances(grams: Tensor) -> Tensor:
+    """Return squared distances between clients."""
     squares = grams.diagonal(dim1=-2, dim2=-1)
-    apart = (squares[..., :, None] + squares[..., None, :] - 2 * grams).clamp(min=0)
-    ordered = without_diagonal(apart).sort(-1).values
+    return (squares[..., :, None] + squares[..., None, :] - 2 * grams).clamp(min=0)
+
+
+def _nearest(squared: Tensor) -> Tensor:
+    """Return logarithms of distances to the nearest and to the nearer half, given all squared."""
+    ordered = squared.sort(-1).values
     half = max(1, ordered.shape[-1] // 2)
     found = torch.stack([ordered[..., 0], ordered[..., :half].mean(-1)], -1)
     return far(0.5 * found.clamp(min=1e-6).log())
 
 
-def _pairs(grams: Tensor, cosines: Tensor) -> Tensor:
-    """Return what each two clients have in common by layer, (rounds, layers, n, n, 3)."""
-    squares = grams.diagonal(dim1=-2, dim2=-1)
-    apart = (squares[..., :, None] + squares[..., None, :] - 2 * grams).clamp(min=1e-12)
-    usual = without_diagonal(cosines).flatten(-2).median(-1).values[..., None, None]
-    away = cosines - usual
-    spread = without_diagonal(away).flatten(-2).abs().median(-1).values[..., None, None]
-    middle = without_diagonal(apart).flatten(-2).median(-1).values[..., None, None]
+def _pairs(cosines: Tensor, apart: Tensor, others: Tensor) -> Tensor:
+    """Return what clients have in common with others by layer, (rounds, layers, n, others, 3).
+
+    Parameters
+    ----------
+    cosines, apart
+        Cosines and squared distances, (rounds, layers, n, others).
+    others
+        Which clients those are.
+    """
+    n, k = cosines.shape[-2:]
+    itself = torch.arange(n)[:, None] == others
+    kept = ~itself if k > 1 else torch.ones_like(itself)  # one client alone is its own other
+
+    def middle(values: Tensor) -> Tensor:
+        return values[..., kept].median(-1).values[..., None, None]
+
+    away = cosines - middle(cosines)
+    apart = apart.clamp(min=_TINY)
     parts = [
         cosines,
-        far(away / spread.clamp(min=_LEAST_SPREAD)) / _FAR_OUT,
-        far(0.5 * (apart / middle).log()),
+        far(away / middle(away.abs()).clamp(min=_LEAST_SPREAD)) / _FAR_OUT,
+        far(0.5 * (apart / middle(apart)).log()),
     ]
     return torch.stack(parts, -1)
 
 
+def _heard(receiver: Tensor, sent: Tensor, alike: Tensor, rows: Tensor, senders: Tensor) -> Tensor:
+    """Return the mean and the largest of what some clients hear from others."""
+    from_others = rows[:, None] != senders
+    messages = torch.relu(receiver[:, :, None] + sent[:, None] + alike)
+    messages = messages * from_others[None, :, :, None]
+    count = from_others.sum(1).clamp(min=1)[None, :, None]
+    return torch.cat([messages.sum(2) / count, messages.amax(2)], -1)
+
+
 def _to_estimate(inputs: Inputs, estimate: Tensor) -> Tensor:
     """Return cosines to the estimate and lengths against its, (rounds, layers, n, 4)."""
-    with_estimate = products(inputs["grams"], estimate)
+    if isinstance(inputs, ManyInputs):
+        with_estimate = inputs.multiply(estimate)
+    else:
+        with_estimate = products(inputs["grams"], estimate)
     square = (with_estimate * estimate[:, None]).sum(-1, keepdim=True).clamp(min=_TINY)
     cosines = (with_estimate / (inputs["lengths"] * square.sqrt())).clamp(-1, 1)[..., None]
     lengths = far(inputs["logs"] - 0.5 * square.log())[..., None]
     return torch.cat([cosines, *_compared(cosines), lengths], -1)
+
+
+def _unit(squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what each layer is measured in, the median client's square, and the largest."""
+    usual, most = squares.median(-1).values, squares.amax(-1)
+    return torch.where(usual > 0, usual, torch.where(most > 0, most, torch.ones_like(most))), most
 
 
 def _square(grams: Tensor, weights: Tensor) -> Tensor:
