@@ -167,6 +167,8 @@ class Memory:
     def forgiving(self, worse: Memory, *, skipped: bool = False) -> Memory:
         """Return a memory of the same round in which nobody stands worse than before.
 
+        Nor does anybody earn trust: what is held against a client may fade, and no more.
+
         Parameters
         ----------
         worse
@@ -174,7 +176,8 @@ class Memory:
         skipped
             Whether the round was skipped.
         """
-        means = {who: max(found, self.means.get(who, 0.0)) for who, found in worse.means.items()}
+        before = {who: self.means.get(who, 0.0) for who in worse.means}
+        means = {who: max(min(new, 0.0), before[who]) for who, new in worse.means.items()}
         skips = (*worse.skipped, worse.rounds) if skipped else worse.skipped
         return replace(worse, means=means, cases=self.cases, skipped=skips)
 

@@ -352,10 +352,12 @@ class Adaptive(GeometryRule):
             total = torch.full_like(scores, -self.loaded.form.settings.c)
             rows = [row for row, client in enumerate(clients) if client not in too_long]
             total[rows] = judged.logits - self._threshold
+            if not judged.familiar:  # what nobody can judge is not held against anybody for ever
+                total[rows] = before.log_odds(known) + _UNJUDGED
             found = before.after_log_odds(clients, total, suspects)
         else:
             found = before.after(clients, scores, suspects)
-        if ruling.forgives:
+        if ruling.forgives or not judged.familiar:
             return before.forgiving(found, skipped=bool(ruling.skipped))
         return found
 
@@ -428,6 +430,8 @@ def _times(ratio: Tensor) -> str:
 _LEAST = torch.finfo(torch.float64).tiny
 _SURE = 0.5
 _STRENGTH = 10.0
+_UNJUDGED = 2.0
+"""What a round counts for that the network knows nothing about."""
 _HELD = -1.0
 """Whose log-odds of earlier rounds are lower is a suspect for those."""
 _MOST_ALARMS = 0.5
