@@ -1,5 +1,7 @@
 """Where a round's numbers are: one stacked matrix, or one state dict per client.
 
+Compiled loops read them where they are (`Source.addresses`). For all others they come in blocks.
+
 Both return columns of one layer in the dtype that rules compute in: as an (n, columns) tensor, or
 as n rows if that is enough. A matrix returns views; state dicts return their rows, or are gathered
 into a small buffer that stays in the cache: a round is never stacked whole.
@@ -18,21 +20,30 @@ import torch
 from torch import Tensor
 
 from fedimmune._inputs import ClientId
-from fedimmune._layers import Layer
+from fedimmune._layers import FLOATS, Layer
 
 __all__ = [
+    "CHUNK",
+    "Address",
     "MatrixSource",
     "NonFiniteError",
     "Rows",
     "Source",
     "StateSource",
     "Watch",
+    "address",
     "room",
     "shaped",
 ]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row per client: a sequence of vectors, or an (n, columns) tensor."""
+
+CHUNK = 512
+"""Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
+
+Address: TypeAlias = tuple[int, int, int]
+"""Where a flat row begins, its kind of number (the place in `FLOATS`) and its columns' stride."""
 
 _ALIGNED = 16
 """Rows that are gathered begin at multiples of this many values. In what order a product adds
@@ -74,7 +85,7 @@ class Watch:
         self.clients = tuple(clients)
         self._random = torch.Generator().manual_seed(secrets.randbits(63))
         self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._seen: dict[tuple[ClientId, str, int, int], float] = {}
+        self._seen: dict[tuple[ClientId, str, int, int, int], float] = {}
 
     def only(self, rows: Sequence[int]) -> Watch:
         """Return a watch over some of the clients, with what this one has seen."""
@@ -90,19 +101,56 @@ class Watch:
         NonFiniteError
             Of those whose files have changed.
         """
-        found = (block @ self._direction(stop - start, block.dtype)).tolist()
+        direction = self.direction(stop - start, block.dtype)
+        found, squares = (block @ direction).tolist(), None
+        for row, value in enumerate(found):
+            if value != self._before(row, layer, start, stop, len(direction), value):
+                squares = block.double().square().sum(1).tolist()
+        self.compare(layer, start, stop, len(direction), found, squares or found)
+
+    def compare(
+        self,
+        layer: Layer,
+        start: int,
+        stop: int,
+        length: int,
+        found: Sequence[float],
+        squares: Sequence[float],
+    ) -> None:
+        """Compare projections of a block with what they were before.
+
+        Parameters
+        ----------
+        layer, start, stop
+            Which block.
+        length
+            Of the direction, of which shorter blocks see the beginning.
+        found, squares
+            The projections, and squared lengths, of which the rounding is a share.
+
+        Raises
+        ------
+        NonFiniteError
+            Of those whose files have changed.
+        """
         reasons: dict[ClientId, str] = {}
-        for row, (client, value) in enumerate(zip(self.clients, found, strict=True)):
-            before = self._seen.setdefault((client, layer.name, start, stop), value)
+        for row, (value, square) in enumerate(zip(found, squares, strict=True)):
+            before = self._before(row, layer, start, stop, length, value)
             if before == value or (isnan(before) and isnan(value)):
                 continue
-            rounding = _SAME * float(block[row].norm()) * sqrt(stop - start)
+            rounding = _SAME * sqrt(square) * sqrt(stop - start)
             if not abs(before - value) <= rounding:  # NaN is a change too
-                reasons[client] = "its file changed while it was being read"
+                reasons[self.clients[row]] = "its file changed while it was being read"
         if reasons:
             raise NonFiniteError(reasons)
 
-    def _direction(self, columns: int, dtype: torch.dtype) -> Tensor:
+    def _before(
+        self, row: int, layer: Layer, start: int, stop: int, length: int, value: float
+    ) -> float:
+        return self._seen.setdefault((self.clients[row], layer.name, start, stop, length), value)
+
+    def direction(self, columns: int, dtype: torch.dtype) -> Tensor:
+        """Return the direction that blocks of so many columns are projected onto."""
         if (columns, dtype) not in self._directions:
             drawn = torch.randn(columns, generator=self._random, dtype=dtype)
             self._directions[columns, dtype] = drawn
@@ -128,6 +176,19 @@ class Source(ABC):
     @abstractmethod
     def take(self, rows: Sequence[int]) -> Source:
         """Return the same source with only these clients, in this order."""
+
+    has_base: bool = False
+    """Whether the base is subtracted from what is at the rows' addresses."""
+    watch: Watch | None = None
+    """Who else may write to the rows."""
+
+    def addresses(self, layer: Layer) -> tuple[list[Address], list[Tensor]] | None:
+        """Return where the rows of a layer are, and the base if there is one, to be read in place.
+
+        None, the default, if they are not anywhere as a whole. The second list holds what had to be
+        copied, which has to be kept while addresses are used.
+        """
+        return None
 
     def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
         """Return the same as `read`, row by row if that spares a copy."""
@@ -173,6 +234,14 @@ class MatrixSource(Source):
             return torch.index_select(block, 0, self._rows, out=chosen)
         return chosen.copy_(block.index_select(0, self._rows))
 
+    def addresses(self, layer: Layer) -> tuple[list[Address], list[Tensor]]:
+        values, offset = self._values, self._offsets[layer.name]
+        row, column = values.stride()
+        size, kind = values.element_size(), FLOATS.index(values.dtype)
+        chosen = range(len(values)) if self._rows is None else self._rows.tolist()
+        first = values.data_ptr() + offset * column * size
+        return [(first + each * row * size, kind, column) for each in chosen], []
+
     def take(self, rows: Sequence[int]) -> MatrixSource:
         index = torch.as_tensor(list(rows), dtype=torch.long, device=self.device)
         old = self._rows
@@ -202,7 +271,7 @@ class StateSource(Source):
         base: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._states, self._base, self._watch = list(states), base, watch
+        self._states, self._base, self.watch = list(states), base, watch
         self._flat_name: str | None = None
         self._flat_rows: list[Tensor] = []
         self._flat_base: Tensor | None = None
@@ -227,17 +296,38 @@ class StateSource(Source):
                 torch.sub(part, self._flat_base[start:stop], out=target)
             else:
                 target.copy_(part).sub_(self._flat_base[start:stop])
-        if self._watch is not None:
-            self._watch.look(layer, start, stop, block)
+        if self.watch is not None:
+            self.watch.look(layer, start, stop, block)
         return block
 
     def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
         self._use(layer)
         if self._flat_base is not None or not self._flat_is_ready:
             return self.read(layer, start, stop, buffer)
-        if self._watch is not None:
+        if self.watch is not None:
             return list(self.read(layer, start, stop, buffer))  # as rows: the same bits either way
         return [row[start:stop] for row in self._flat_rows]
+
+    @property
+    def has_base(self) -> bool:  # type: ignore[override]
+        return self._base is not None
+
+    def addresses(self, layer: Layer) -> tuple[list[Address], list[Tensor]]:
+        found: list[Address] = []
+        copied: list[Tensor] = []
+        order, name = self._order(layer), layer.name
+        in_order = order == tuple(range(len(order)))
+        states = self._states if self._base is None else [*self._states, self._base]
+        for state in states:
+            tensor = state[name]
+            if in_order and tensor.is_contiguous() and tensor.device.type == "cpu":
+                found.append((tensor.data_ptr(), FLOATS.index(tensor.dtype), 1))
+                continue
+            flat = tensor.permute(order).reshape(-1).cpu()
+            found.append(address(flat))
+            if flat.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+                copied.append(flat)
+        return found, copied
 
     def counters(self, layer: Layer) -> Tensor:
         rows = [self.flatten(layer, state[layer.name]) for state in self._states]
@@ -255,7 +345,7 @@ class StateSource(Source):
         return None if self._base is None else self._base[layer.name].to(self.device)
 
     def take(self, rows: Sequence[int]) -> StateSource:
-        watch = None if self._watch is None else self._watch.only(rows)
+        watch = None if self.watch is None else self.watch.only(rows)
         return StateSource([self._states[row] for row in rows], self._base, watch)
 
     def _order(self, layer: Layer) -> tuple[int, ...]:
@@ -278,6 +368,11 @@ class StateSource(Source):
             base = self.flatten(layer, self._base[layer.name])
             self._flat_base = base.to(device=self.device, dtype=layer.compute_dtype)
         self._flat_name = layer.name
+
+
+def address(row: Tensor) -> Address:
+    """Return where a flat row on the CPU is, and how its numbers are stored."""
+    return row.data_ptr(), FLOATS.index(row.dtype), row.stride(0)
 
 
 def room(n: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -309,15 +309,17 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
         if name not in updates.references:
             raise InputError(f"the round has no reference {name!r} to compare clients with")
     n, others = len(updates), len(references)
-    products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
-    totals = torch.zeros(len(layers), products, dtype=torch.float64)
-    rows = {layer.name: row for row, layer in enumerate(layers)}
-    for block in updates.blocks(layers, check=False, stacked=True, references=references):
-        total = totals[rows[block.layer.name]]
-        _add_products(total, block.values, block.references, pairs=pairs)
-    about_center = _matrices(totals, n, others, pairs=pairs)
-    with_center = totals.new_zeros(len(layers), n + others)
-    of_center = totals.new_zeros(len(layers))
+    reading = updates.reading(layers, references)
+    if reading is None:
+        about_center = _by_blocks(updates, layers, references, pairs=pairs)
+    else:
+        about_center = torch.zeros(len(layers), n + others, n + others, dtype=torch.float64)
+        found_grams = reading.grams(pairs=pairs)
+        for row, layer in enumerate(layers):
+            if layer.size:
+                about_center[row] = found_grams[layer.name]
+    with_center = about_center.new_zeros(len(layers), n + others)
+    of_center = about_center.new_zeros(len(layers))
     if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
     for row, layer in enumerate(layers):
@@ -334,6 +336,20 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     found = about_center, with_center, of_center
     shapes = tuple(layer.shape for layer in layers)
     return Geometry(updates.clients, names, *found, tuple(references), shapes)
+
+
+def _by_blocks(
+    updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+) -> Tensor:
+    """Measure layers with PyTorch, in blocks: on any device, and from any source."""
+    n, others = len(updates), len(references)
+    products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
+    totals = torch.zeros(len(layers), products, dtype=torch.float64)
+    rows = {layer.name: row for row, layer in enumerate(layers)}
+    for block in updates.blocks(layers, check=False, stacked=True, references=references):
+        total = totals[rows[block.layer.name]]
+        _add_products(total, block.values, block.references, pairs=pairs)
+    return _matrices(totals, n, others, pairs=pairs)
 
 
 def _refuse_immeasurable(updates: Updates, grams: Tensor, references: Sequence[str]) -> None:

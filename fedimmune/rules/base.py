@@ -728,10 +728,11 @@ class CoordinateRule(Rule):
 
     def _attempt(self, updates: Updates) -> Aggregation:
         rows, mixing = self._mixed(updates)
-        update = combine(rows, self.column_function(len(rows)))
+        function = self.column_function(len(rows))
+        update = combine(rows, function)
         # Of a group's mean nobody can say whose values were used.
         groups = mixing is not None and len(mixing.matrix) < len(updates)
-        survived = None if groups else survival(rows, self.used)
+        survived = None if groups else survival(rows, self.used, function)
         return self._answer(updates, update, survived=survived)
 
 
