@@ -57,55 +57,55 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 
 @_compiled()
-def _load(row, start, width, halves, tile, place):
-    """Bring columns of one row into a tile, in the tile's precision."""
+def _load(row, start, width, halves, out):
+    """Bring columns of one row into the tile, in its precision."""
     address, kind, step = row
     if kind == 2:
         singles = carray(_pointer(address + 4 * step * start), (1,), np.float32)
         if step == 1:
             for k in range(width):
-                tile[place + k] = singles[k]
+                out[k] = singles[k]
         else:
             for k in range(width):
-                tile[place + k] = singles[k * step]
+                out[k] = singles[k * step]
     elif kind == 3:
         doubles = carray(_pointer(address + 8 * step * start), (1,), np.float64)
         for k in range(width):
-            tile[place + k] = doubles[k * step]
+            out[k] = doubles[k * step]
     else:
         table = halves[kind]
         words = carray(_pointer(address + 2 * step * start), (1,), np.uint16)
         for k in range(width):
-            tile[place + k] = table[words[k * step]]
+            out[k] = table[words[k * step]]
 
 
 @_compiled()
 def _load_clients(rows, n, has_base, start, width, halves, tile, pitch, base):
     """Bring the clients' columns into a tile, less the base; `base` is room for that."""
     if has_base:
-        _load(rows[n], start, width, halves, base, 0)
+        _load(rows[n], start, width, halves, base)
     for row in range(n):
-        place = row * pitch
-        _load(rows[row], start, width, halves, tile, place)
+        out = tile[row * pitch : (row + 1) * pitch]
+        _load(rows[row], start, width, halves, out)
         if has_base:
             for k in range(width):
-                tile[place + k] -= base[k]
+                out[k] -= base[k]
 
 
 @_compiled(fastmath={"reassoc"})
-def _is_finite(values, place, width):
+def _is_finite(values, width):
     zero = values.dtype.type(0)
     total = zero
     for k in range(width):
-        total += values[place + k] * zero  # NaN, if one is not finite
+        total += values[k] * zero  # NaN, if one is not finite
     return total == zero
 
 
 @_compiled(fastmath={"reassoc", "contract"})
-def _dot(a, at, b, start, width):
+def _dot(a, b, width):
     total = a.dtype.type(0)
     for k in range(width):
-        total += a[at + k] * b[start + k]
+        total += a[k] * b[k]
     return total
 
 
@@ -114,8 +114,9 @@ def _watch(tile, n, pitch, width, direction, start, seen):
     """Add to clients' seen onto a direction, and to their squares, unless it is empty."""
     if len(direction):
         for row in range(n):
-            seen[row, 0] += _dot(tile, row * pitch, direction, start, width)
-            seen[row, 1] += _dot(tile, row * pitch, tile, row * pitch, width)
+            values = tile[row * pitch : (row + 1) * pitch]
+            seen[row, 0] += _dot(values, direction[start:], width)
+            seen[row, 1] += _dot(values, values, width)
 
 
 @_compiled()
@@ -129,7 +130,7 @@ def check(rows, tasks, first, last, n, has_base, halves, direction, seen, bad):
             _load_clients(rows[layer], n, has_base, start, width, halves, tile, CHUNK, base)
             _watch(tile, n, CHUNK, width, direction, start - begin, seen[task])
             for row in range(n):
-                if not _is_finite(tile, row * CHUNK, width):
+                if not _is_finite(tile[row * CHUNK :], width):
                     bad[task, row] = True
 
 
@@ -186,7 +187,7 @@ def gram(
             _watch(flat, n, CHUNK, width, direction, start - begin, seen[task])
             for other in range(others):
                 row = rows[layer, n + has_base + other]
-                _load(row, start, width, halves, flat, (n + other) * CHUNK)
+                _load(row, start, width, halves, tile[n + other])
             for top in range(0, padded, _PANEL):
                 for left in range(top, padded, _PANEL):
                     for i in range(top, min(top + _PANEL, padded), 3):
@@ -208,15 +209,15 @@ def _read(rows, each, n, has_base, start, width, halves, watched, tile, base, pl
     kind = 3 if tile.itemsize == 8 else 2
     if row[1] == kind and row[2] == 1 and not differs and not is_watched:
         return carray(_pointer(row[0] + tile.itemsize * start), (width,), tile.dtype)
-    place *= _SEGMENT
-    _load(row, start, width, halves, tile, place)
+    out = tile[place * _SEGMENT : place * _SEGMENT + width]
+    _load(row, start, width, halves, out)
     if differs:
         for k in range(width):
-            tile[place + k] -= base[k]
+            out[k] -= base[k]
     if is_watched:
-        seen[each, 0] += _dot(tile, place, direction, offset, width)
-        seen[each, 1] += _dot(tile, place, tile, place, width)
-    return tile[place : place + width]
+        seen[each, 0] += _dot(out, direction[offset:], width)
+        seen[each, 1] += _dot(out, out, width)
+    return out
 
 
 @_compiled()
@@ -241,7 +242,7 @@ def weighted_sum(
             width = min(_SEGMENT, end - start)
             look = direction, start - begin, seen[task]
             if has_base:
-                _load(of[n], start, width, halves, base, 0)
+                _load(of[n], start, width, halves, base)
             out = carray(_pointer(outs[layer] + base.itemsize * start), (width,), base.dtype)
             for k in range(width):
                 out[k] = zero
@@ -258,7 +259,7 @@ def weighted_sum(
                 u = weights[i]
                 for k in range(width):
                     out[k] += a[k] * u
-            if not _is_finite(out, 0, width):
+            if not _is_finite(out, width):
                 good[task] = False
 
 
@@ -266,33 +267,50 @@ def weighted_sum(
 
 
 @_compiled()
-def _order(x, y):
-    return (x, y) if x < y else (y, x)
+def _lower(x, y):
+    return x if x < y else y
 
 
 @_compiled()
-def _sort_eight(tile, at):
+def _upper(x, y):
+    return y if x < y else x
+
+
+@_compiled()
+def _row(tile, row):
+    return tile[row * WIDTH : (row + 1) * WIDTH]
+
+
+@_compiled()
+def _sort_eight(tile):
     """Sort eight rows that follow each other, in every column; 19 exchanges in registers."""
-    for k in range(at, at + WIDTH):
-        a, b = _order(tile[k], tile[k + WIDTH])
-        c, d = _order(tile[k + 2 * WIDTH], tile[k + 3 * WIDTH])
-        e, f = _order(tile[k + 4 * WIDTH], tile[k + 5 * WIDTH])
-        g, h = _order(tile[k + 6 * WIDTH], tile[k + 7 * WIDTH])
-        a, c = _order(a, c)
-        b, d = _order(b, d)
-        e, g = _order(e, g)
-        f, h = _order(f, h)
-        b, c = _order(b, c)
-        f, g = _order(f, g)
-        a, e = _order(a, e)
-        d, h = _order(d, h)
-        b, f = _order(b, f)
-        c, g = _order(c, g)
-        b, e = _order(b, e)
-        d, g = _order(d, g)
-        c, e = _order(c, e)
-        d, f = _order(d, f)
-        d, e = _order(d, e)
+    for k in range(WIDTH):
+        a, b, c, d = tile[k], tile[k + WIDTH], tile[k + 2 * WIDTH], tile[k + 3 * WIDTH]
+        e, f, g, h = (
+            tile[k + 4 * WIDTH],
+            tile[k + 5 * WIDTH],
+            tile[k + 6 * WIDTH],
+            tile[k + 7 * WIDTH],
+        )
+        a, b = _lower(a, b), _upper(a, b)
+        c, d = _lower(c, d), _upper(c, d)
+        e, f = _lower(e, f), _upper(e, f)
+        g, h = _lower(g, h), _upper(g, h)
+        a, c = _lower(a, c), _upper(a, c)
+        b, d = _lower(b, d), _upper(b, d)
+        e, g = _lower(e, g), _upper(e, g)
+        f, h = _lower(f, h), _upper(f, h)
+        b, c = _lower(b, c), _upper(b, c)
+        f, g = _lower(f, g), _upper(f, g)
+        a, e = _lower(a, e), _upper(a, e)
+        d, h = _lower(d, h), _upper(d, h)
+        b, f = _lower(b, f), _upper(b, f)
+        c, g = _lower(c, g), _upper(c, g)
+        b, e = _lower(b, e), _upper(b, e)
+        d, g = _lower(d, g), _upper(d, g)
+        c, e = _lower(c, e), _upper(c, e)
+        d, f = _lower(d, f), _upper(d, f)
+        d, e = _lower(d, e), _upper(d, e)
         tile[k] = a
         tile[k + WIDTH] = b
         tile[k + 2 * WIDTH] = c
@@ -311,11 +329,10 @@ def _select(tile, n, steps):
     of the two results are needed (1 the smaller, 2 the larger, 3 both).
     """
     for row in range(0, n - 7, 8):
-        _sort_eight(tile, row * WIDTH)
+        _sort_eight(tile[row * WIDTH : (row + 8) * WIDTH])
     for step in range(len(steps)):
         low, high, wants = steps[step]
-        a = tile[low * WIDTH : (low + 1) * WIDTH]
-        b = tile[high * WIDTH : (high + 1) * WIDTH]
+        a, b = _row(tile, low), _row(tile, high)
         if wants == 3:
             for k in range(WIDTH):
                 x, y = a[k], b[k]
@@ -337,42 +354,39 @@ def _add_ranks(tile, ranks, coefficients, out, low, high):
     for k in range(WIDTH):
         out[k] = 0
     for place in range(len(ranks)):
-        at, by = ranks[place] * WIDTH, coefficients[place]
+        values, by = _row(tile, ranks[place]), coefficients[place]
         for k in range(WIDTH):
-            out[k] += tile[at + k] * by
-    first, last = ranks[0] * WIDTH, ranks[-1] * WIDTH
+            out[k] += values[k] * by
+    a, b = _row(tile, ranks[0]), _row(tile, ranks[-1])
     for k in range(WIDTH):
-        x, y = tile[first + k], tile[last + k]
-        low[k] = x if x < y else y
-        high[k] = y if x < y else x
+        low[k] = _lower(a[k], b[k])
+        high[k] = _upper(a[k], b[k])
 
 
 @_compiled()
 def _add_window(tile, n, keep, out, low, high):
-    """Take the mean of the `keep` values nearest to the median; see `kernels.near_median`."""
+    """Take the mean of the `keep` values nearest to the median; see `kernels.NearMedian`."""
     half, quarter, one = tile.dtype.type(0.5), tile.dtype.type(0.25), tile.dtype.type(1)
-    by = one / tile.dtype.type(keep)
+    zero, by = tile.dtype.type(0), one / tile.dtype.type(keep)
     first = np.zeros(WIDTH, tile.dtype)
-    below, above = (n - 1) // 2 * WIDTH, n // 2 * WIDTH
+    below, above = _row(tile, (n - 1) // 2), _row(tile, n // 2)
     for rank in range(n - keep):
-        lost, gained = rank * WIDTH, (rank + keep) * WIDTH
+        lost, gained = _row(tile, rank), _row(tile, rank + keep)
         for k in range(WIDTH):
-            middle = tile[below + k] * quarter + tile[above + k] * quarter
-            if tile[gained + k] * half - middle < middle - tile[lost + k] * half:
-                first[k] += one
+            middle = below[k] * quarter + above[k] * quarter
+            is_nearer = gained[k] * half - middle < middle - lost[k] * half
+            first[k] += one if is_nearer else zero
     for k in range(WIDTH):
-        out[k] = 0
+        out[k] = zero
     for rank in range(n):
-        at, here = rank * WIDTH, tile.dtype.type(rank)
+        values, here = _row(tile, rank), tile.dtype.type(rank)
         last = here - tile.dtype.type(keep - 1)
         for k in range(WIDTH):
-            x = tile[at + k]
-            if first[k] <= here and last <= first[k]:
-                out[k] += x * by
-            if first[k] == here:
-                low[k] = x
-            if first[k] == last:
-                high[k] = x
+            x, begins = values[k], first[k]
+            is_used = (begins <= here) & (last <= begins)
+            out[k] += x * by if is_used else zero
+            low[k] = x if begins == here else low[k]
+            high[k] = x if begins == last else high[k]
 
 
 @_compiled()
@@ -398,7 +412,7 @@ def columns(
             _load_clients(rows[layer], n, has_base, start, width, halves, tile, WIDTH, base)
             _watch(tile, n, WIDTH, width, direction, start - begin, seen[task])
             for row in range(n):
-                if not _is_finite(tile, row * WIDTH, width):
+                if not _is_finite(tile[row * WIDTH :], width):
                     good[task] = False
             if is_counting:
                 before[:] = tile
@@ -409,9 +423,9 @@ def columns(
                 _add_ranks(tile, ranks, coefficients, result, low, high)
             if is_counting:
                 for row in range(n):
-                    used, at = 0, row * WIDTH
+                    used, values = 0, _row(before, row)
                     for k in range(width):
-                        used += (before[at + k] >= low[k]) & (before[at + k] <= high[k])
+                        used += (values[k] >= low[k]) & (values[k] <= high[k])
                     counts[task, row] += used
             else:
                 out = carray(_pointer(outs[layer] + base.itemsize * start), (width,), base.dtype)
@@ -423,157 +437,171 @@ def columns(
 
 
 @_compiled()
-def _slopes(ordered, n, slopes):
+def _fill_slopes(ordered, n, slopes):
     """Fill in the slope from rank i to i + lag, lag by lag; there are n - lag of each."""
-    at = 0
+    place = 0
     for lag in range(1, n):
         by = ordered.dtype.type(lag)
         for i in range(n - lag):
-            a, b = i * WIDTH, (i + lag) * WIDTH
+            a, b, out = _row(ordered, i), _row(ordered, i + lag), _row(slopes, place)
             for k in range(WIDTH):
-                slopes[at + k] = (ordered[b + k] - ordered[a + k]) / by
-            at += WIDTH
+                out[k] = (b[k] - a[k]) / by
+            place += 1
 
 
 @_compiled()
-def _place(n, i, j):
-    """Where the slope between two ranks, i < j, is."""
+def _slope(slopes, n, i, j):
+    """The slope between two ranks, i < j."""
     lag = j - i
-    return ((lag - 1) * n - (lag - 1) * lag // 2 + i) * WIDTH
+    return _row(slopes, (lag - 1) * n - (lag - 1) * lag // 2 + i)
 
 
 @_compiled()
 def _middle(tile, ranks, out):
     """Take the mean of two ranks, or one rank."""
     half = tile.dtype.type(0.5)
-    a, b = ranks[0] * WIDTH, ranks[-1] * WIDTH
-    for k in range(WIDTH):
-        x, y = tile[a + k], tile[b + k]
-        out[k] = x * half + y * half if a != b else x
+    a, b = _row(tile, ranks[0]), _row(tile, ranks[-1])
+    if ranks[0] == ranks[-1]:
+        for k in range(WIDTH):
+            out[k] = a[k]
+    else:
+        for k in range(WIDTH):
+            out[k] = a[k] * half + b[k] * half
 
 
 @_compiled()
 def _repeated_median(ordered, n, of_all, of_others, slopes, work, medians, out):
     """The median over clients of the median slope to the others; `ordered` is ascending."""
     (all_steps, all_ranks), (other_steps, other_ranks) = of_all, of_others
-    _slopes(ordered, n, slopes)
+    _fill_slopes(ordered, n, slopes)
     for i in range(n):
-        at = 0
         for j in range(n):
             if j != i:
-                place = _place(n, min(i, j), max(i, j))
+                between = _slope(slopes, n, min(i, j), max(i, j))
+                to = _row(work, j if j < i else j - 1)
                 for k in range(WIDTH):
-                    work[at + k] = slopes[place + k]
-                at += WIDTH
+                    to[k] = between[k]
         _select(work, n - 1, other_steps)
-        _middle(work, other_ranks, medians[i * WIDTH : (i + 1) * WIDTH])
+        _middle(work, other_ranks, _row(medians, i))
     _select(medians, n, all_steps)
     _middle(medians, all_ranks, out)
 
 
 @_compiled()
-def _centered_ranks(values, n, rank):
-    """Ranks less their mean; tied values share the mean of their ranks."""
-    one, half, zero = values.dtype.type(1), values.dtype.type(0.5), values.dtype.type(0)
-    rank[:] = 0
+def _rank(values, n, rank):
+    """Fill in ranks less their mean; tied values share the mean of their ranks."""
+    half, zero = values.dtype.type(0.5), values.dtype.type(0)
+    rank[:] = zero
     for i in range(n):
-        x = values[i * WIDTH : (i + 1) * WIDTH]
-        mine = rank[i * WIDTH : (i + 1) * WIDTH]
+        x, mine = _row(values, i), _row(rank, i)
         for j in range(n):
-            y = values[j * WIDTH : (j + 1) * WIDTH]
+            y = _row(values, j)
             for k in range(WIDTH):
                 mine[k] += (half if x[k] > y[k] else zero) - (half if x[k] < y[k] else zero)
-    return one
+
+
+@_compiled()
+def _fit(values, n, middle, slope, of_deviations, believed, rank, deviation, line, confidence):
+    """Fill in the line through each column, and how much each value is believed."""
+    steps, ranks = of_deviations
+    kind = values.dtype.type
+    zero, one = kind(0), kind(1)
+    spread, free_of_all = kind(-12.0 / (n * (n * n - 1.0))), kind(1 - 1 / n)
+    _rank(values, n, rank)
+    for row in range(n):
+        x, place, fitted, far = (
+            _row(values, row),
+            _row(rank, row),
+            _row(line, row),
+            _row(deviation, row),
+        )
+        for k in range(WIDTH):
+            fitted[k] = middle[k] + place[k] * slope[k]
+        for k in range(WIDTH):
+            far[k] = abs(x[k] - fitted[k])
+    confidence[:] = deviation
+    _select(confidence, n, steps)
+    usual = np.empty(WIDTH, values.dtype)
+    _middle(confidence, ranks, usual)
+    for row in range(n):
+        place, far, out = _row(rank, row), _row(deviation, row), _row(confidence, row)
+        for k in range(WIDTH):
+            # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centered.
+            free = place[k] * place[k] * spread + free_of_all
+            reach = np.sqrt(_upper(zero, free)) * (usual[k] * believed)
+            share = reach / far[k]
+            out[k] = one if far[k] <= reach else share
+
+
+@_compiled()
+def _deviation(values, n, out):
+    """Fill in the standard deviation of each column."""
+    kind = values.dtype.type
+    mean = np.zeros(WIDTH, values.dtype)
+    for row in range(n):
+        x = _row(values, row)
+        for k in range(WIDTH):
+            mean[k] += x[k]
+    for k in range(WIDTH):
+        mean[k] /= kind(n)
+        out[k] = kind(0)
+    for row in range(n):
+        x = _row(values, row)
+        for k in range(WIDTH):
+            out[k] += (x[k] - mean[k]) * (x[k] - mean[k])
+    for k in range(WIDTH):
+        out[k] = np.sqrt(out[k] / kind(n - 1))
 
 
 @_compiled()
 def residual(
-    rows, tasks, first, last, n, has_base, halves, direction, seen, to_sort, of_all,
-    of_others, of_deviations, believed, threshold, weights, outs, good, totals,
+    rows, tasks, first, last, n, has_base, halves, direction, seen, to_sort, of_all, of_others,
+    of_deviations, believed, threshold, weights, outs, totals,
 ):  # fmt: skip
     """Fit a robust line to each column's values over their ranks; see `rules.residual`.
 
     Without `weights`, fill `outs` with slopes and add what tells clients apart to `totals`, (tasks,
-    n). With them, `outs` holds the slopes, and the result takes their place.
+    n), NaN for clients with values that are not finite. With them, `outs` holds the slopes, and the
+    result takes their place.
     """
     sort_steps, _ = to_sort
     all_steps, all_ranks = of_all
-    deviation_steps, deviation_ranks = of_deviations
     is_last = len(weights) > 0
-    like = direction.dtype.type
-    one, zero = like(1), like(0)
     values, base = np.zeros(n * WIDTH, direction.dtype), np.zeros(WIDTH, direction.dtype)
     work, rank, deviation, line = values.copy(), values.copy(), values.copy(), values.copy()
-    medians = values.copy()
     slopes = np.zeros(1 if is_last else n * (n - 1) // 2 * WIDTH, direction.dtype)
-    middle, slope, usual, total = base.copy(), base.copy(), base.copy(), base.copy()
-    spread = like(-12.0 / (n * (n * n - 1.0)))
-    reach_of_all, count, others = like(1 - 1 / n), like(n), like(n - 1)
+    middle, slope, total = base.copy(), base.copy(), base.copy()
     for task in range(first, last):
         layer, begin, end = tasks[task]
-        good[task] = True
         for start in range(begin, end, WIDTH):
             width = min(WIDTH, end - start)
             _load_clients(rows[layer], n, has_base, start, width, halves, values, WIDTH, base)
             _watch(values, n, WIDTH, width, direction, start - begin, seen[task])
-            for row in range(n):
-                if not _is_finite(values, row * WIDTH, width):
-                    good[task] = False
             out = carray(_pointer(outs[layer] + base.itemsize * start), (width,), base.dtype)
             work[:] = values
             if is_last:
                 _select(work, n, all_steps)
                 _middle(work, all_ranks, middle)
-                for k in range(width):
-                    slope[k] = out[k]
+                slope[:width] = out
             else:
                 _select(work, n, sort_steps)
                 _middle(work, all_ranks, middle)
                 # `deviation` and `line` are room that is not needed yet.
-                _repeated_median(
-                    work, n, of_all, of_others, slopes, deviation, medians, slope
-                )
-                for k in range(width):
-                    out[k] = slope[k]
-            _centered_ranks(values, n, rank)
-            for row in range(n):
-                at = row * WIDTH
-                for k in range(WIDTH):
-                    fitted = middle[k] + rank[at + k] * slope[k]
-                    line[at + k] = fitted
-                    deviation[at + k] = abs(values[at + k] - fitted)
-            work[:] = deviation
-            _select(work, n, deviation_steps)
-            _middle(work, deviation_ranks, usual)
-            for row in range(n):
-                at = row * WIDTH
-                for k in range(WIDTH):
-                    # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centered.
-                    free = rank[at + k] * rank[at + k] * spread + reach_of_all
-                    reach = np.sqrt(free if free > zero else zero) * (usual[k] * believed)
-                    far = deviation[at + k]
-                    work[at + k] = one if far <= reach else reach / far
-            total[:] = 0
+                _repeated_median(work, n, of_all, of_others, slopes, deviation, line, slope)
+                out[:] = slope[:width]
+            _fit(values, n, middle, slope, of_deviations, believed, rank, deviation, line, work)
             if is_last:
+                total[:] = 0
                 for row in range(n):
-                    at, by = row * WIDTH, weights[row]
+                    x, fitted, believe = _row(values, row), _row(line, row), _row(work, row)
+                    by = weights[row]
                     for k in range(WIDTH):
-                        x = values[at + k] if work[at + k] >= threshold else line[at + k]
-                        total[k] += x * by
-                for k in range(width):
-                    out[k] = total[k]
-                continue
-            for row in range(n):
-                at = row * WIDTH
-                for k in range(WIDTH):
-                    total[k] += work[at + k]
-            usual[:] = 0
-            for row in range(n):
-                at = row * WIDTH
-                for k in range(WIDTH):
-                    apart = work[at + k] - total[k] / count
-                    usual[k] += apart * apart
-            for k in range(width):
-                usual[k] = np.sqrt(usual[k] / others)
-            for row in range(n):
-                totals[task, row] += _dot(work, row * WIDTH, usual, 0, width)
+                        chosen = x[k] if believe[k] >= threshold else fitted[k]
+                        total[k] += chosen * by
+                out[:] = total[:width]
+            else:
+                _deviation(work, n, total)
+                for row in range(n):
+                    totals[task, row] += _dot(_row(work, row), total, width)
+                    if not _is_finite(_row(values, row), width):
+                        totals[task, row] = np.nan

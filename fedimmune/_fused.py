@@ -29,7 +29,7 @@ from fedimmune._layers import Layer
 from fedimmune._sources import CHUNK, NonFiniteError, Source, address
 from fedimmune.errors import ParameterError
 
-__all__ = ["SWITCH", "Network", "Reading", "kernels_used"]
+__all__ = ["SWITCH", "Network", "Reading", "ResidualNetworks", "kernels_used"]
 
 SWITCH = "FEDIMMUNE_KERNELS"
 """Environment variable: ``fused``, ``plain``, or ``auto``, fused if numba is installed."""
@@ -163,6 +163,34 @@ class Network:
     def arrays(self) -> tuple[Integers, Integers]:
         """Both, as kernels take them."""
         return self.steps, self.ranks
+
+
+@dataclass(frozen=True)
+class ResidualNetworks:
+    """What the rule ``residual`` selects of n rows.
+
+    Parameters
+    ----------
+    everything
+        All ranks.
+    median
+        Those in the middle.
+    median_of_others
+        The same of n - 1 rows.
+    median_of_residuals
+        Those in the middle of all but the smallest.
+    """
+
+    everything: Network
+    median: Network
+    median_of_others: Network
+    median_of_residuals: Network
+
+    @property
+    def arrays(self) -> tuple[tuple[Integers, Integers], ...]:
+        """All of them, as the kernel takes them."""
+        found = self.everything, self.median, self.median_of_others, self.median_of_residuals
+        return tuple(each.arrays for each in found)
 
 
 # -------------------------------------------------------------------- reads
@@ -347,6 +375,69 @@ class Reading:
         if check and not good.all():
             raise NonFiniteError
 
+    def residuals(
+        self, networks: ResidualNetworks, believed: float, slopes: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Fit a line to each column, and return what tells clients apart, (n,), float64.
+
+        It is NaN for clients who hold values that are not finite.
+
+        Parameters
+        ----------
+        networks, believed
+            See `fedimmune.rules.residual`.
+        slopes
+            Filled with the lines' slopes, by layer, in the precision of the columns.
+        """
+        total = torch.zeros(self._n, dtype=torch.float64)
+        for part, outs in self._filling(slopes, _refuse):
+            nobody = torch.empty(0, dtype=part.dtype).numpy()
+            for task in self._residual(part, networks, believed, 0.0, nobody, outs):
+                total += torch.from_numpy(task)  # one after the other, in the tasks' order
+        return total
+
+    def straighten(
+        self,
+        networks: ResidualNetworks,
+        believed: float,
+        out: Mapping[str, Tensor],
+        weights: Tensor,
+        threshold: float,
+    ) -> None:
+        """Put the weighted sum of what `residuals` believes in the place of slopes.
+
+        Parameters
+        ----------
+        networks, believed
+            As before.
+        out
+            What `residuals` filled; the result takes the slopes' place.
+        weights
+            One per client.
+        threshold
+            Values with less confidence are moved onto the line.
+        """
+        for part, outs in self._filling(out, _refuse):
+            by = weights.to(part.dtype).numpy()
+            self._residual(part, networks, believed, threshold, by, outs)
+
+    def _residual(
+        self,
+        part: _Part,
+        networks: ResidualNetworks,
+        believed: float,
+        threshold: float,
+        weights: Floats,
+        outs: Integers,
+    ) -> Floats:
+        from fedimmune._compiled import residual  # noqa: PLC0415
+
+        kind = weights.dtype.type
+        totals = np.zeros((len(part.tasks), self._n))
+        numbers = kind(believed), kind(threshold), weights
+        self._run(residual, part, (*networks.arrays, *numbers, outs, totals))
+        return totals
+
     # ---------------------------------------------------------------- tasks
 
     def _parts(self) -> Iterator[_Part]:
@@ -435,6 +526,10 @@ class Reading:
 
 Store: TypeAlias = Callable[[Tensor, Tensor], object]
 """Puts numbers into a tensor of less precision."""
+
+
+def _refuse(target: Tensor, wide: Tensor) -> None:
+    raise AssertionError("slopes are kept in the precision that they are computed in")
 
 
 def _no_counts() -> Integers:

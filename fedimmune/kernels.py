@@ -419,15 +419,15 @@ class Result:
         else:
             self._vector = torch.empty(updates.size, dtype=dtypes[0], device=updates.device)
             flat = list(self._vector.split([layer.size for layer in updates.layers]))
-        self._flat = dict(zip(names, flat, strict=True))
+        self.flat = dict(zip(names, flat, strict=True))
 
     def columns(self, block: Block) -> Tensor:
         """Return the part of the result that a block makes, to be read or written."""
-        return self._flat[block.layer.name][block.start : block.stop]
+        return self.flat[block.layer.name][block.start : block.stop]
 
     def clear(self) -> None:
         """Set everything to 0."""
-        for flat in self._flat.values():
+        for flat in self.flat.values():
             flat.zero_()
 
     def fill_parameters(
@@ -456,7 +456,7 @@ class Result:
             reading = updates.reading(layers, list(added))
             unchecked = not updates.is_checked
             if reading is not None and function.fuse(
-                reading, self._flat, list(added.values()), check=unchecked
+                reading, self.flat, list(added.values()), check=unchecked
             ):
                 return
         blocks = updates.blocks(layers, check=check, references=list(added))
@@ -498,7 +498,7 @@ class Result:
     def fill_buffers(self, counting: Updates, function: ColumnFunction) -> None:
         """Make the layers that are not trained: as settled, or out of the clients that count."""
         for layer in counting.of_kind(Kind.BUFFER, Kind.COUNTER):
-            target = self._flat[layer.name]
+            target = self.flat[layer.name]
             if layer.name in counting.settled:
                 target.copy_(_within(counting.settled[layer.name], target.dtype))
             elif layer.kind is Kind.COUNTER:
@@ -521,7 +521,7 @@ class Result:
 
     def _finished(self, layer: Layer) -> Tensor:
         source = self._updates.source
-        flat = self._flat[layer.name]
+        flat = self.flat[layer.name]
         tensor = source.unflatten(layer, _within(flat, layer.dtype).to(layer.dtype))
         base = source.base_of(layer)
         if base is not None and is_variance(layer.name):
