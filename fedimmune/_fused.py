@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedimmune._layers import Layer
-from fedimmune._sources import CHUNK, NonFiniteError, Source, address
+from fedimmune._sources import CHUNK, TASK, NonFiniteError, Source, address
 from fedimmune.errors import ParameterError
 
 __all__ = ["SWITCH", "Network", "Reading", "ResidualNetworks", "kernels_used"]
@@ -34,7 +34,6 @@ __all__ = ["SWITCH", "Network", "Reading", "ResidualNetworks", "kernels_used"]
 SWITCH = "FEDIMMUNE_KERNELS"
 """Environment variable: ``fused``, ``plain``, or ``auto``, fused if numba is installed."""
 
-_TASK = 64 * CHUNK
 _PIECES = 8
 """So many times a thread asks for tasks: few enough to cost nothing, enough to share well."""
 _ALONE = 1 << 20
@@ -371,7 +370,9 @@ class Reading:
 
         by = torch.tensor(coefficients, dtype=part.dtype).numpy()
         good = np.zeros(len(part.tasks), dtype=np.bool_)
-        self._run(columns, part, (*network.arrays, by, keep, outs, good, counts))
+        is_sample = len(counts) > 0
+        besides = (*network.arrays, by, keep, outs, good, counts)
+        self._run(columns, part, besides, is_sample=is_sample)
         if check and not good.all():
             raise NonFiniteError
 
@@ -494,12 +495,24 @@ class Reading:
                 for target, room in wide:
                     store(target, room)
 
-    def _run(self, kernel: Callable[..., object], part: _Part, besides: tuple[Any, ...]) -> None:
-        """Call a kernel for all tasks of a part, and compare what it saw with an earlier read."""
-        n, watch, tasks = self._n, self._source.watch, part.tasks
+    def _run(
+        self,
+        kernel: Callable[..., object],
+        part: _Part,
+        besides: tuple[Any, ...],
+        *,
+        is_sample: bool = False,
+    ) -> None:
+        """Call a kernel for all tasks of a part, and compare what it saw with an earlier read.
+
+        Of a sample nothing is compared or reported: it is some columns of what is read anyway.
+        """
+        n, tasks = self._n, part.tasks
+        watch = None if is_sample else self._source.watch
+        on_read = None if is_sample else self._on_read
         direction = torch.empty(0, dtype=part.dtype)
         if watch is not None:
-            direction = watch.direction(_TASK, part.dtype)
+            direction = watch.direction(part.dtype)
         seen = np.zeros((len(tasks), 0 if watch is None else n, 2))
         has_base = int(self._source.has_base)
         fixed = (n, has_base, _halves(), direction.numpy(), seen, *besides)
@@ -507,7 +520,7 @@ class Reading:
         sizes = n * widths * (tasks[:, 2] - tasks[:, 1])
         threads = 1 if int(sizes.sum()) < _ALONE else torch.get_num_threads()
         step = len(tasks)
-        if self._on_read is not None:
+        if on_read is not None:
             step = max(threads, int(_AT_ONCE // sizes.max()))
         for begin in range(0, len(tasks), step):
             end = min(begin + step, len(tasks))
@@ -516,12 +529,11 @@ class Reading:
                 kernel(part.rows, tasks, begin + first, begin + last, *fixed)
 
             _TEAM.run(work, end - begin, threads)
-            if self._on_read is not None:
-                self._on_read(int(sizes[begin:end].sum()))
+            if on_read is not None:
+                on_read(int(sizes[begin:end].sum()))
         if watch is not None:
-            for (place, start, stop), found in zip(tasks.tolist(), seen, strict=True):
-                values, squares = found.T.tolist()
-                watch.compare(part.layers[place], start, stop, _TASK, values, squares)
+            for (place, start, _), found in zip(tasks.tolist(), seen, strict=True):
+                watch.compare(part.layers[place], start, *found.T.tolist())
 
 
 Store: TypeAlias = Callable[[Tensor, Tensor], object]
@@ -538,9 +550,9 @@ def _no_counts() -> Integers:
 
 def _part(layers: list[Layer], tables: list[Integers], kept: list[object]) -> _Part:
     tasks = [
-        (place, start, min(start + _TASK, layer.size))
+        (place, start, min(start + TASK, layer.size))
         for place, layer in enumerate(layers)
-        for start in range(0, layer.size, _TASK)
+        for start in range(0, layer.size, TASK)
     ]
     return _Part(
         tuple(layers),

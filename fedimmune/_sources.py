@@ -24,6 +24,7 @@ from fedimmune._layers import FLOATS, Layer
 
 __all__ = [
     "CHUNK",
+    "TASK",
     "Address",
     "MatrixSource",
     "NonFiniteError",
@@ -41,6 +42,9 @@ Rows: TypeAlias = Sequence[Tensor] | Tensor
 
 CHUNK = 512
 """Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
+
+TASK = 64 * CHUNK
+"""Whole reads are cut into this many columns of one layer at a time."""
 
 Address: TypeAlias = tuple[int, int, int]
 """Where a flat row begins, its kind of number (the place in `FLOATS`) and its columns' stride."""
@@ -71,9 +75,9 @@ class Watch:
     """Notices clients whose files change between two reads of a round.
 
     A rule weighs what it reads first and adds up what it reads second, so a file overwritten in
-    between would be judged by one content and counted by another. Of every block a random
-    projection is kept, whose direction nobody outside this process knows, and the next read of the
-    block must have the same.
+    between would be judged by one content and counted by another. Of every `TASK` columns a random
+    projection is kept, whose direction nobody outside this process knows, and the next read of
+    those columns must have the same, in blocks of any size.
 
     Parameters
     ----------
@@ -84,49 +88,54 @@ class Watch:
     def __init__(self, clients: Sequence[ClientId]) -> None:
         self.clients = tuple(clients)
         self._random = torch.Generator().manual_seed(secrets.randbits(63))
-        self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._seen: dict[tuple[ClientId, str, int, int, int], float] = {}
+        self._directions: dict[torch.dtype, Tensor] = {}
+        self._seen: dict[tuple[ClientId, str, int], float] = {}
+        self._begun: tuple[str, int] | None = None
+        self._sums = torch.empty(0)
 
     def only(self, rows: Sequence[int]) -> Watch:
         """Return a watch over some of the clients, with what this one has seen."""
         some = copy.copy(self)
-        some.clients = tuple(self.clients[row] for row in rows)
+        some.clients, some._begun = tuple(self.clients[row] for row in rows), None
         return some
 
     def look(self, layer: Layer, start: int, stop: int, block: Tensor) -> None:
         """Compare a block, (n, columns), with what it was before.
+
+        Blocks may be smaller than what is compared, if they follow each other. What is not read
+        from its beginning is not compared.
 
         Raises
         ------
         NonFiniteError
             Of those whose files have changed.
         """
-        direction = self.direction(stop - start, block.dtype)
-        found, squares = (block @ direction).tolist(), None
-        for row, value in enumerate(found):
-            if value != self._before(row, layer, start, stop, len(direction), value):
-                squares = block.double().square().sum(1).tolist()
-        self.compare(layer, start, stop, len(direction), found, squares or found)
+        direction = self.direction(block.dtype)
+        for begin in range(start - start % TASK, stop, TASK):
+            end = min(begin + TASK, layer.size)
+            first, last = max(start, begin), min(stop, end)
+            if first == begin:
+                self._sums = torch.zeros(2, len(block), dtype=torch.float64)
+            elif self._begun != (layer.name, first):
+                continue
+            part = block[:, first - start : last - start]
+            self._sums[0] += part @ direction[first - begin : last - begin]
+            self._sums[1] += torch.linalg.vector_norm(part, dim=1).double().square()
+            self._begun = (layer.name, last)
+            if last == end:
+                self.compare(layer, begin, *self._sums.tolist())
 
     def compare(
-        self,
-        layer: Layer,
-        start: int,
-        stop: int,
-        length: int,
-        found: Sequence[float],
-        squares: Sequence[float],
+        self, layer: Layer, begin: int, found: Sequence[float], squares: Sequence[float]
     ) -> None:
-        """Compare projections of a block with what they were before.
+        """Compare projections of up to `TASK` columns with what they were before.
 
         Parameters
         ----------
-        layer, start, stop
-            Which block.
-        length
-            Of the direction, of which shorter blocks see the beginning.
+        layer, begin
+            Which columns.
         found, squares
-            The projections, and squared lengths, of which the rounding is a share.
+            The projections, and squared lengths: rounding is a share of lengths.
 
         Raises
         ------
@@ -134,27 +143,21 @@ class Watch:
             Of those whose files have changed.
         """
         reasons: dict[ClientId, str] = {}
-        for row, (value, square) in enumerate(zip(found, squares, strict=True)):
-            before = self._before(row, layer, start, stop, length, value)
+        for client, value, square in zip(self.clients, found, squares, strict=True):
+            before = self._seen.setdefault((client, layer.name, begin), value)
             if before == value or (isnan(before) and isnan(value)):
                 continue
-            rounding = _SAME * sqrt(square) * sqrt(stop - start)
+            rounding = _SAME * sqrt(square) * sqrt(min(TASK, layer.size - begin))
             if not abs(before - value) <= rounding:  # NaN is a change too
-                reasons[self.clients[row]] = "its file changed while it was being read"
+                reasons[client] = "its file changed while it was being read"
         if reasons:
             raise NonFiniteError(reasons)
 
-    def _before(
-        self, row: int, layer: Layer, start: int, stop: int, length: int, value: float
-    ) -> float:
-        return self._seen.setdefault((self.clients[row], layer.name, start, stop, length), value)
-
-    def direction(self, columns: int, dtype: torch.dtype) -> Tensor:
-        """Return the direction that blocks of so many columns are projected onto."""
-        if (columns, dtype) not in self._directions:
-            drawn = torch.randn(columns, generator=self._random, dtype=dtype)
-            self._directions[columns, dtype] = drawn
-        return self._directions[columns, dtype]
+    def direction(self, dtype: torch.dtype) -> Tensor:
+        """Return the direction that columns are projected onto, (`TASK`,)."""
+        if dtype not in self._directions:
+            self._directions[dtype] = torch.randn(TASK, generator=self._random, dtype=dtype)
+        return self._directions[dtype]
 
 
 class Source(ABC):
