@@ -139,8 +139,11 @@ def check(rows, tasks, first, last, n, has_base, halves, direction, seen, bad):
 
 @_compiled(fastmath={"reassoc", "contract", "nsz"})
 def _multiply(tile, i, j, width, out):
-    """Add the products of three rows with three others. All pairs of rows come out of this loop, so
-    that a product does not depend on which rows are multiplied besides."""
+    """Add the products of three rows with three others.
+
+    All pairs of rows come out of this loop, so that a product does not depend on which rows are
+    multiplied besides.
+    """
     a0, a1, a2 = tile[i], tile[i + 1], tile[i + 2]
     b0, b1, b2 = tile[j], tile[j + 1], tile[j + 2]
     zero = tile.dtype.type(0)
@@ -168,9 +171,7 @@ def _multiply(tile, i, j, width, out):
 
 
 @_compiled()
-def gram(
-    rows, tasks, first, last, n, has_base, halves, direction, seen, others, pairs, out
-):
+def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others, pairs, out):
     """Fill `out`, (tasks, padded rows, padded rows), float64, above the diagonal.
 
     After the clients come the `others` references. Without `pairs`, products of clients with each

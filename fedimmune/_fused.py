@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -247,7 +247,10 @@ class Reading:
         everywhere = [source.device, *(row.device for each in references for row in each.values())]
         if not (n and any(layer.size for layer in layers)) or kernels_used() == "plain":
             return None
-        if any(device.type != "cpu" for device in everywhere) or source.addresses(layers[0]) is None:
+        if (
+            any(device.type != "cpu" for device in everywhere)
+            or source.addresses(layers[0]) is None
+        ):
             return None
         return cls(source, n, layers, references, on_read)
 
@@ -449,11 +452,8 @@ class Reading:
         copied = 0
         for layer in self._layers:
             table, held, size = self._table(layer)
-            if layers and (
-                layer.compute_dtype != layers[-1].compute_dtype
-                or copied + size > _COPIED_BYTES
-                and size
-            ):
+            is_other = bool(layers) and layer.compute_dtype != layers[-1].compute_dtype
+            if is_other or (copied and copied + size > _COPIED_BYTES):
                 yield _part(layers, tables, kept)
                 layers, tables, kept, copied = [], [], [], 0
             layers.append(layer)
@@ -473,9 +473,7 @@ class Reading:
         copied = sum(each.nbytes for each in held)
         return np.array([*table, *others], dtype=np.int64), [*held, *flats], copied
 
-    def _filling(
-        self, out: Mapping[str, Tensor], store: Store
-    ) -> Iterator[tuple[_Part, Integers]]:
+    def _filling(self, out: Mapping[str, Tensor], store: Store) -> Iterator[tuple[_Part, Integers]]:
         """Go through the tasks with the addresses of their results; narrow what has to be."""
         for part in self._parts():
             flats = [out[layer.name] for layer in part.layers]
@@ -540,7 +538,7 @@ Store: TypeAlias = Callable[[Tensor, Tensor], object]
 """Puts numbers into a tensor of less precision."""
 
 
-def _refuse(target: Tensor, wide: Tensor) -> None:
+def _refuse(*_: Tensor) -> None:
     raise AssertionError("slopes are kept in the precision that they are computed in")
 
 

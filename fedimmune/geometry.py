@@ -11,7 +11,7 @@ the row in the middle of the others. The inner products then follow from those a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,13 +24,16 @@ from fedimmune.errors import InputError
 from fedimmune.kernels import add_in_order
 from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updates
 
-__all__ = ["Geometry", "Reference", "measure"]
+__all__ = ["Geometry", "Makeup", "Reference", "measure"]
 
 _DISTRUST = 1e4
 """A squared distance below this many rounding errors of the squared norms is measured again."""
 
 _LOST = 1e-12
 """A squared length below this share of the terms that it is the sum of is not known."""
+
+_CANCELED = 1e-3
+"""A squared length below this share of the terms that it is the sum of is not exact enough."""
 
 _EXACT_COLUMNS = 32 * CHUNK
 
@@ -52,6 +55,42 @@ class Reference:
 
     products: Tensor
     square: Tensor
+
+
+@dataclass(frozen=True)
+class Makeup:
+    """A sum of updates, known by their inner products.
+
+    Parameters
+    ----------
+    geometry
+        Of the updates.
+    coefficients
+        What each is multiplied by, (n,), float64.
+    """
+
+    geometry: Geometry
+    coefficients: Tensor
+
+    def length(self, less: Mapping[ClientId, float]) -> float | None:
+        """Return the length of the sum less another one.
+
+        Parameters
+        ----------
+        less
+            What the other sum multiplies clients' updates by, by id; 0 for who is missing.
+
+        Returns
+        -------
+        float or None
+            None if the other one is of clients whose inner products are not known, or if the two
+            are too much alike for inner products to tell.
+        """
+        clients = self.geometry.clients
+        if not less.keys() <= set(clients):
+            return None
+        other = torch.tensor([less.get(client, 0.0) for client in clients], dtype=torch.float64)
+        return self.geometry.length_of(self.coefficients - other)
 
 
 @dataclass(frozen=True)
@@ -172,6 +211,17 @@ class Geometry:
             with_center=self.with_center[:, index],
         )
 
+    def total(self) -> Geometry:
+        """Return the geometry of the whole update as one layer, which takes little memory."""
+        return replace(
+            self,
+            layers=("",),
+            about_center=self.about_center.sum(0, keepdim=True),
+            with_center=self.with_center.sum(0, keepdim=True),
+            of_center=self.of_center.sum(0, keepdim=True),
+            shapes=(),
+        )
+
     def mixed(self, matrix: Tensor, clients: Sequence[ClientId]) -> Geometry:
         """Return the geometry of rows that are sums of the clients' updates.
 
@@ -260,6 +310,25 @@ class Geometry:
         squares = self.gram().diagonal()
         terms = self._about_center().diagonal() + self.of_center.sum()
         return torch.where(squares > _LOST * terms, squares, 0.0).sqrt()
+
+    def length_of(self, coefficients: Tensor) -> float | None:
+        """Return the length of a sum of the updates; None if too little is left of its terms.
+
+        Parameters
+        ----------
+        coefficients
+            What each update is multiplied by, (n,), float64.
+        """
+        # Seen from the center c, Σ aᵢxᵢ is Σ aᵢdᵢ + (Σ aᵢ)c.
+        n, excess = len(self), coefficients.sum()
+        inner = torch.outer(coefficients, coefficients) * self._about_center()
+        cross = 2 * excess * coefficients * self.with_center[:, :n].sum(0)
+        of_center = excess.square() * self.of_center.sum()
+        square = inner.sum() + cross.sum() + of_center
+        terms = inner.abs().sum() + cross.abs().sum() + of_center
+        if not bool(torch.isfinite(terms)) or not square >= _CANCELED * terms:
+            return None
+        return float(square.clamp(min=0).sqrt())
 
     def cosines(self) -> Tensor:
         """Cosines between the updates, (n, n); 0 for an update of length 0, the diagonal 1."""

@@ -229,6 +229,7 @@ ColumnFunction = Callable[[Rows, Tensor], None]
 """Takes n rows, not to be written to, and fills a vector of as many columns. The functions made
 here can also be carried out on a whole `Reading`."""
 
+
 class _Fusible:
     """A column function with a fused form."""
 

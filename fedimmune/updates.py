@@ -469,9 +469,7 @@ class Updates:
                 if self.on_read is not None:
                     self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
 
-    def reading(
-        self, layers: Sequence[Layer], references: Sequence[str] = ()
-    ) -> Reading | None:
+    def reading(self, layers: Sequence[Layer], references: Sequence[str] = ()) -> Reading | None:
         """Return what reads layers in one go; None if they have to be read in `blocks`.
 
         Parameters

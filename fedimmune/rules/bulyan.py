@@ -64,7 +64,9 @@ class Bulyan(WithAttackers):
         if mixing is not None and len(mixing.matrix) < len(updates):
             return self._answer(updates, update)  # of a group's mean nobody can say whose it is
         survived = torch.zeros(len(rows), dtype=torch.float64)
-        survived[chosen] = survival(some, function.used, function)
+        shares = survival(some, function.used, function)
+        assert shares is not None
+        survived[chosen] = shares
         return self._answer(updates, update, survived=survived)
 
 

@@ -178,7 +178,7 @@ class _Regression:
             middle = ordered[(n - 1) // 2] / 2 + ordered[n // 2] / 2
             slope.copy_(self._repeated_median(ordered))
         rank = _centered_ranks(values)
-        line = torch.addcmul(middle, rank, slope)
+        line = (rank * slope).add_(middle)  # rounded twice, as in the fused form
         deviation = (values - line).abs_()
         # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centered.
         spread = n * (n * n - 1) / 12
