@@ -15,19 +15,24 @@ __all__ = ["Bar", "Row", "bars", "is_compared_with_krum", "time_bar", "write"]
 
 _WHOLE = size(resnet18())
 _TIME_BARS = {
-    "krum": 3.5,
-    "multi-krum": 3.5,
-    "geometric-median": 3.5,
-    "foolsgold": 3.5,
-    "median": 6.0,
-    "trimmed-mean": 6.0,
-    "residual": 200.0,
-    "adaptive": 4.0,
+    "krum": 2.5,
+    "multi-krum": 2.5,
+    "geometric-median": 2.5,
+    "foolsgold": 2.5,
+    "fltrust": 2.5,
+    "dnc": 2.5,
+    "median": 2.5,
+    "trimmed-mean": 2.5,
+    "residual": 40.0,
+    "adaptive": 3.0,
 }
+_RESIDUAL_OF_MANY = 200.0
+"""The bar of rule `residual` on 50 clients, which takes n² slopes in every column."""
 _WIDER_FOR_INNER_PRODUCTS = 1.3
 """Rules that look at inner products and have no bar of their own: so many times Krum's bar, and so
 many times what Krum takes in the same run."""
-_WIDER_FOR_STATES = 1.5
+_WIDER_FOR_STATES = 0.5
+"""How much is added to the bar where clients send state dicts."""
 _UPDATES_BAR = 2
 _FILES_BAR = 3 * 2**29
 
@@ -132,7 +137,8 @@ def time_bar(rule: str, n: int, source: str) -> float | None:
         bar = _WIDER_FOR_INNER_PRODUCTS * _TIME_BARS["krum"]
     if bar is None or not (n == 10 or (n == 50 and rule == "residual")):
         return None
-    return bar * _WIDER_FOR_STATES if source == "state_dicts" else bar
+    bar = bar if n == 10 else _RESIDUAL_OF_MANY
+    return bar + _WIDER_FOR_STATES if source == "state_dicts" else bar
 
 
 def is_compared_with_krum(rule: str, n: int) -> bool:

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 import fedimmune
+from benchmarks.busy import measure_busy
 from benchmarks.clients import Clients
 from benchmarks.files import RULES as FILE_RULES
 from benchmarks.files import measure_files
+from benchmarks.growth import measure_growth
 from benchmarks.memory import available_bytes, can_measure
 from benchmarks.peers import Peer, load_peers
 from benchmarks.probe import probe_memory
@@ -60,7 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, show and write."""
     options = _parse(arguments)
     torch.set_num_threads(options.threads)
+    if options.growth:
+        measure_growth(_BUILD / "bench-growth.json", options.folder, cpu=options.cpu)
+        return
     plan = _plan(options)
+    if options.busy:
+        measure_busy(plan.rules, _BUILD / "bench-busy.json")
+        return
     rows: list[Row] = []
     for n in (10,) if options.quick else (10, 50):
         timed = _time_round(n, plan)
@@ -91,6 +99,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--cpu",
         action="store_true",
         help="count time on the processor: for a busy machine, and one thread",
+    )
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="alone, and beside two busy processes; writes build/bench-busy.json instead",
+    )
+    parser.add_argument(
+        "--growth",
+        action="store_true",
+        help="from files of 10 to 1,000 clients; writes build/bench-growth.json instead",
     )
     parser.add_argument(
         "--folder",

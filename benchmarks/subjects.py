@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fedimmune
 from benchmarks.clients import Clients
-from benchmarks.resnet18 import resnet18
+from benchmarks.resnet18 import Shapes, resnet18
 from fedimmune import Rule, Updates
 from fedimmune.adaptive.defense import Defense, DefenseAbout
 from fedimmune.adaptive.models.relational import Relational, RelationalSettings
@@ -35,20 +35,30 @@ ATTACKERS = (0, 1, 2)
 SOURCES = ("matrix", "state_dicts")
 
 
-def make_rule(name: str) -> Rule:
+def make_rule(name: str, shapes: Shapes | None = None) -> Rule:
     """Make a rule with its defaults; the oracle is told who attacks.
 
     The defense of the learned rule is untrained: what it has learned costs nothing.
+
+    Parameters
+    ----------
+    name
+        Which.
+    shapes
+        Of the layers that the learned rule is made for; by default ResNet-18's.
     """
     if name == "adaptive":
-        return fedimmune.rules.get(name, defense=untrained_defense())
+        return fedimmune.rules.get(name, defense=untrained_defense(shapes))
     return fedimmune.rules.get(name, **({"attackers": ATTACKERS} if name == "oracle" else {}))
 
 
+def untrained_defense(shapes: Shapes | None = None) -> Path:
+    """Write a defense that has learned nothing, once; it is gone with the process."""
+    return _untrained(tuple((resnet18() if shapes is None else shapes).items()))
+
+
 @cache
-def untrained_defense() -> Path:
-    """Write a defense for ResNet-18 that has learned nothing, once; it is gone with the process."""
-    layers = resnet18()
+def _untrained(layers: tuple[tuple[str, tuple[int, ...]], ...]) -> Path:
     settings = RelationalSettings(layers=len(layers), anchor=False)
     about = DefenseAbout(
         task="benchmark", layers=dict(layers), form="relational", settings=settings.model_dump()

@@ -1,5 +1,7 @@
 """Where a round's numbers are: one stacked matrix, or one state dict per client.
 
+Compiled loops read them where they are (`Source.addresses`). For all others they come in blocks.
+
 Both return columns of one layer in the dtype that rules compute in: as an (n, columns) tensor, or
 as n rows if that is enough. A matrix returns views; state dicts return their rows, or are gathered
 into a small buffer that stays in the cache: a round is never stacked whole.
@@ -18,21 +20,34 @@ import torch
 from torch import Tensor
 
 from fedimmune._inputs import ClientId
-from fedimmune._layers import Layer
+from fedimmune._layers import FLOATS, Layer
 
 __all__ = [
+    "CHUNK",
+    "TASK",
+    "Address",
     "MatrixSource",
     "NonFiniteError",
     "Rows",
     "Source",
     "StateSource",
     "Watch",
+    "address",
     "room",
     "shaped",
 ]
 
 Rows: TypeAlias = Sequence[Tensor] | Tensor
 """One row per client: a sequence of vectors, or an (n, columns) tensor."""
+
+CHUNK = 512
+"""Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
+
+TASK = 64 * CHUNK
+"""Whole reads are cut into this many columns of one layer at a time."""
+
+Address: TypeAlias = tuple[int, int, int]
+"""Where a flat row begins, its kind of number (the place in `FLOATS`) and its columns' stride."""
 
 _ALIGNED = 16
 """Rows that are gathered begin at multiples of this many values. In what order a product adds
@@ -60,9 +75,9 @@ class Watch:
     """Notices clients whose files change between two reads of a round.
 
     A rule weighs what it reads first and adds up what it reads second, so a file overwritten in
-    between would be judged by one content and counted by another. Of every block a random
-    projection is kept, whose direction nobody outside this process knows, and the next read of the
-    block must have the same.
+    between would be judged by one content and counted by another. Of every `TASK` columns a random
+    projection is kept, whose direction nobody outside this process knows, and the next read of
+    those columns must have the same, in blocks of any size.
 
     Parameters
     ----------
@@ -74,47 +89,85 @@ class Watch:
         self.clients = tuple(clients)
         self._rows, self._count = torch.arange(len(clients)), len(clients)
         self._random = torch.Generator().manual_seed(secrets.randbits(63))
-        self._directions: dict[tuple[int, torch.dtype], Tensor] = {}
-        # By block, for all clients: numbers by client and block would outgrow the blocks.
-        self._seen: dict[tuple[str, int, int], tuple[Tensor, Tensor]] = {}
+        self._directions: dict[torch.dtype, Tensor] = {}
+        # By columns, for all clients: numbers by client and columns would outgrow the blocks.
+        self._seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self._begun: tuple[str, int] | None = None
+        self._sums = torch.empty(0)
 
     def only(self, rows: Sequence[int]) -> Watch:
         """Return a watch over some of the clients, with what this one has seen."""
         some = copy.copy(self)
-        some.clients = tuple(self.clients[row] for row in rows)
+        some.clients, some._begun = tuple(self.clients[row] for row in rows), None
         some._rows = self._rows[list(rows)]
         return some
 
     def look(self, layer: Layer, start: int, stop: int, block: Tensor) -> None:
         """Compare a block, (n, columns), with what it was before.
 
+        Blocks may be smaller than what is compared, if they follow each other. What is not read
+        from its beginning is not compared.
+
         Raises
         ------
         NonFiniteError
             Of those whose files have changed.
         """
-        found = block @ self._direction(stop - start, block.dtype)
-        key = (layer.name, start, stop)
+        direction = self.direction(block.dtype)
+        for begin in range(start - start % TASK, stop, TASK):
+            end = min(begin + TASK, layer.size)
+            first, last = max(start, begin), min(stop, end)
+            if first == begin:
+                self._sums = torch.zeros(2, len(block), dtype=torch.float64)
+            elif self._begun != (layer.name, first):
+                continue
+            part = block[:, first - start : last - start]
+            self._sums[0] += part @ direction[first - begin : last - begin]
+            self._sums[1] += torch.linalg.vector_norm(part, dim=1).double().square()
+            self._begun = (layer.name, last)
+            if last == end:
+                self.compare(layer, begin, *self._sums.tolist())
+
+    def compare(
+        self, layer: Layer, begin: int, found: Sequence[float], squares: Sequence[float]
+    ) -> None:
+        """Compare projections of up to `TASK` columns with what they were before.
+
+        Parameters
+        ----------
+        layer, begin
+            Which columns.
+        found, squares
+            The projections, and squared lengths: rounding is a share of lengths.
+
+        Raises
+        ------
+        NonFiniteError
+            Of those whose files have changed.
+        """
+        key = (layer.name, begin)
         if key not in self._seen:
-            self._seen[key] = found.new_zeros(self._count), torch.zeros(self._count) > 0
+            empty = torch.zeros(self._count, dtype=torch.float64)
+            self._seen[key] = empty, torch.zeros(self._count, dtype=torch.bool)
         values, is_known = self._seen[key]
+        now = torch.as_tensor(found, dtype=torch.float64)
         before, known = values[self._rows], is_known[self._rows]
-        same = (before == found) | (before.isnan() & found.isnan()) | ~known
-        values[self._rows] = torch.where(known, before, found)
+        same = (before == now) | (before.isnan() & now.isnan()) | ~known
+        values[self._rows] = torch.where(known, before, now)
         is_known[self._rows] = True
         reasons: dict[ClientId, str] = {}
         for row in (~same).nonzero().flatten().tolist():
-            rounding = _SAME * float(block[row].norm()) * sqrt(stop - start)
-            if not abs(float(before[row]) - float(found[row])) <= rounding:  # NaN is a change too
+            rounding = _SAME * sqrt(squares[row]) * sqrt(min(TASK, layer.size - begin))
+            if not abs(float(before[row] - now[row])) <= rounding:  # NaN is a change too
                 reasons[self.clients[row]] = "its file changed while it was being read"
         if reasons:
             raise NonFiniteError(reasons)
 
-    def _direction(self, columns: int, dtype: torch.dtype) -> Tensor:
-        if (columns, dtype) not in self._directions:
-            drawn = torch.randn(columns, generator=self._random, dtype=dtype)
-            self._directions[columns, dtype] = drawn
-        return self._directions[columns, dtype]
+    def direction(self, dtype: torch.dtype) -> Tensor:
+        """Return the direction that columns are projected onto, (`TASK`,)."""
+        if dtype not in self._directions:
+            self._directions[dtype] = torch.randn(TASK, generator=self._random, dtype=dtype)
+        return self._directions[dtype]
 
 
 class Source(ABC):
@@ -136,6 +189,19 @@ class Source(ABC):
     @abstractmethod
     def take(self, rows: Sequence[int]) -> Source:
         """Return the same source with only these clients, in this order."""
+
+    has_base: bool = False
+    """Whether the base is subtracted from what is at the rows' addresses."""
+    watch: Watch | None = None
+    """Who else may write to the rows."""
+
+    def addresses(self, layer: Layer) -> tuple[list[Address], list[Tensor]] | None:
+        """Return where the rows of a layer are, and the base if there is one, to be read in place.
+
+        None, the default, if they are not anywhere as a whole. The second list holds what had to be
+        copied, which has to be kept while addresses are used.
+        """
+        return None
 
     def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
         """Return the same as `read`, row by row if that spares a copy."""
@@ -181,6 +247,14 @@ class MatrixSource(Source):
             return torch.index_select(block, 0, self._rows, out=chosen)
         return chosen.copy_(block.index_select(0, self._rows))
 
+    def addresses(self, layer: Layer) -> tuple[list[Address], list[Tensor]]:
+        values, offset = self._values, self._offsets[layer.name]
+        row, column = values.stride()
+        size, kind = values.element_size(), FLOATS.index(values.dtype)
+        chosen = range(len(values)) if self._rows is None else self._rows.tolist()
+        first = values.data_ptr() + offset * column * size
+        return [(first + each * row * size, kind, column) for each in chosen], []
+
     def take(self, rows: Sequence[int]) -> MatrixSource:
         index = torch.as_tensor(list(rows), dtype=torch.long, device=self.device)
         old = self._rows
@@ -210,7 +284,7 @@ class StateSource(Source):
         base: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._states, self._base, self._watch = list(states), base, watch
+        self._states, self._base, self.watch = list(states), base, watch
         self._flat_name: str | None = None
         self._flat_rows: list[Tensor] = []
         self._flat_base: Tensor | None = None
@@ -235,17 +309,38 @@ class StateSource(Source):
                 torch.sub(part, self._flat_base[start:stop], out=target)
             else:
                 target.copy_(part).sub_(self._flat_base[start:stop])
-        if self._watch is not None:
-            self._watch.look(layer, start, stop, block)
+        if self.watch is not None:
+            self.watch.look(layer, start, stop, block)
         return block
 
     def rows(self, layer: Layer, start: int, stop: int, buffer: Tensor) -> Rows:
         self._use(layer)
         if self._flat_base is not None or not self._flat_is_ready:
             return self.read(layer, start, stop, buffer)
-        if self._watch is not None:
+        if self.watch is not None:
             return list(self.read(layer, start, stop, buffer))  # as rows: the same bits either way
         return [row[start:stop] for row in self._flat_rows]
+
+    @property
+    def has_base(self) -> bool:  # type: ignore[override]
+        return self._base is not None
+
+    def addresses(self, layer: Layer) -> tuple[list[Address], list[Tensor]]:
+        found: list[Address] = []
+        copied: list[Tensor] = []
+        order, name = self._order(layer), layer.name
+        in_order = order == tuple(range(len(order)))
+        states = self._states if self._base is None else [*self._states, self._base]
+        for state in states:
+            tensor = state[name]
+            if in_order and tensor.is_contiguous() and tensor.device.type == "cpu":
+                found.append((tensor.data_ptr(), FLOATS.index(tensor.dtype), 1))
+                continue
+            flat = tensor.permute(order).reshape(-1).cpu()
+            found.append(address(flat))
+            if flat.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+                copied.append(flat)
+        return found, copied
 
     def counters(self, layer: Layer) -> Tensor:
         rows = [self.flatten(layer, state[layer.name]) for state in self._states]
@@ -263,7 +358,7 @@ class StateSource(Source):
         return None if self._base is None else self._base[layer.name].to(self.device)
 
     def take(self, rows: Sequence[int]) -> StateSource:
-        watch = None if self._watch is None else self._watch.only(rows)
+        watch = None if self.watch is None else self.watch.only(rows)
         return StateSource([self._states[row] for row in rows], self._base, watch)
 
     def _order(self, layer: Layer) -> tuple[int, ...]:
@@ -286,6 +381,11 @@ class StateSource(Source):
             base = self.flatten(layer, self._base[layer.name])
             self._flat_base = base.to(device=self.device, dtype=layer.compute_dtype)
         self._flat_name = layer.name
+
+
+def address(row: Tensor) -> Address:
+    """Return where a flat row on the CPU is, and how its numbers are stored."""
+    return row.data_ptr(), FLOATS.index(row.dtype), row.stride(0)
 
 
 def room(n: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedimmune._inputs import state_tensors
 from fedimmune._layers import FLOATS, is_variance
 from fedimmune.errors import FedimmuneError, InputError, NotEnoughClientsError, ParameterError
+from fedimmune.geometry import Makeup
 from fedimmune.io import DESCRIPTION, load_mapped, read_metadata, writable, write_atomically
 from fedimmune.results import LARGEST_SHARE, ClientResult, Notice, Verdict
 from fedimmune.untrusted import printable
@@ -72,6 +73,9 @@ class Aggregation:
         Why the model is to stay as it is: the update is 0 throughout. Empty if it moves.
     remarks
         What the rule says of the round as a whole.
+    makeup
+        What the trained part of the update is a sum of, for rules that look at inner products:
+        enough to tell its length, and its distance from other such sums, without reading anything.
     """
 
     rule: str
@@ -83,6 +87,7 @@ class Aggregation:
     defense: str = ""
     skipped: str = ""
     remarks: tuple[str, ...] = ()
+    makeup: Makeup | None = field(default=None, repr=False, compare=False)
 
     @property
     def verdicts(self) -> dict[ClientId, Verdict]:

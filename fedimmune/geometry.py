@@ -12,7 +12,7 @@ Rows that are equal, as colluders' are, have distance 0: they are compared, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from fedimmune.updates import CHUNK, REFERENCES, ClientId, NonFiniteError, Updat
 __all__ = [
     "DISTRUST",
     "Geometry",
+    "Makeup",
     "Reference",
     "measure",
     "measure_layers",
@@ -39,6 +40,9 @@ DISTRUST = 1e4
 
 _LOST = 1e-12
 """A squared length below this share of the terms that it is the sum of is not known."""
+
+_CANCELED = 1e-3
+"""A squared length below this share of the terms that it is the sum of is not exact enough."""
 
 _EXACT_COLUMNS = 32 * CHUNK
 
@@ -63,6 +67,42 @@ class Reference:
 
     products: Tensor
     square: Tensor
+
+
+@dataclass(frozen=True)
+class Makeup:
+    """A sum of updates, known by their inner products.
+
+    Parameters
+    ----------
+    geometry
+        Of the updates.
+    coefficients
+        What each is multiplied by, (n,), float64.
+    """
+
+    geometry: Geometry
+    coefficients: Tensor
+
+    def length(self, less: Mapping[ClientId, float]) -> float | None:
+        """Return the length of the sum less another one.
+
+        Parameters
+        ----------
+        less
+            What the other sum multiplies clients' updates by, by id; 0 for who is missing.
+
+        Returns
+        -------
+        float or None
+            None if the other one is of clients whose inner products are not known, or if the two
+            are too much alike for inner products to tell.
+        """
+        clients = self.geometry.clients
+        if not less.keys() <= set(clients):
+            return None
+        other = torch.tensor([less.get(client, 0.0) for client in clients], dtype=torch.float64)
+        return self.geometry.length_of(self.coefficients - other)
 
 
 @dataclass(frozen=True)
@@ -183,6 +223,17 @@ class Geometry:
             with_center=self.with_center[:, index],
         )
 
+    def total(self) -> Geometry:
+        """Return the geometry of the whole update as one layer, which takes little memory."""
+        return replace(
+            self,
+            layers=("",),
+            about_center=self.about_center.sum(0, keepdim=True),
+            with_center=self.with_center.sum(0, keepdim=True),
+            of_center=self.of_center.sum(0, keepdim=True),
+            shapes=(),
+        )
+
     def mixed(self, matrix: Tensor, clients: Sequence[ClientId]) -> Geometry:
         """Return the geometry of rows that are sums of the clients' updates.
 
@@ -271,6 +322,25 @@ class Geometry:
         squares = self.gram().diagonal()
         terms = self._about_center().diagonal() + self.of_center.sum()
         return torch.where(squares > _LOST * terms, squares, 0.0).sqrt()
+
+    def length_of(self, coefficients: Tensor) -> float | None:
+        """Return the length of a sum of the updates; None if too little is left of its terms.
+
+        Parameters
+        ----------
+        coefficients
+            What each update is multiplied by, (n,), float64.
+        """
+        # Seen from the center c, Σ aᵢxᵢ is Σ aᵢdᵢ + (Σ aᵢ)c.
+        n, excess = len(self), coefficients.sum()
+        inner = torch.outer(coefficients, coefficients) * self._about_center()
+        cross = 2 * excess * coefficients * self.with_center[:, :n].sum(0)
+        of_center = excess.square() * self.of_center.sum()
+        square = inner.sum() + cross.sum() + of_center
+        terms = inner.abs().sum() + cross.abs().sum() + of_center
+        if not bool(torch.isfinite(terms)) or not square >= _CANCELED * terms:
+            return None
+        return float(square.clamp(min=0).sqrt())
 
     def cosines(self) -> Tensor:
         """Cosines between the updates, (n, n); 0 for an update of length 0, the diagonal 1."""
@@ -369,15 +439,17 @@ def measure_layers(
         )
         return found
     n, others = len(updates), len(references)
-    products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
-    totals = torch.zeros(len(layers), products, dtype=torch.float64)
-    rows = {layer.name: row for row, layer in enumerate(layers)}
-    for block in updates.blocks(layers, check=False, stacked=True, references=references):
-        total = totals[rows[block.layer.name]]
-        _add_products(total, block.values, block.references, pairs=pairs)
-    about_center = _matrices(totals, n, others, pairs=pairs)
-    with_center = totals.new_zeros(len(layers), n + others)
-    of_center = totals.new_zeros(len(layers))
+    reading = updates.reading(layers, references)
+    if reading is None:
+        about_center = _by_blocks(updates, layers, references, pairs=pairs)
+    else:
+        about_center = torch.zeros(len(layers), n + others, n + others, dtype=torch.float64)
+        found_grams = reading.grams(pairs=pairs)
+        for row, layer in enumerate(layers):
+            if layer.size:
+                about_center[row] = found_grams[layer.name]
+    with_center = about_center.new_zeros(len(layers), n + others)
+    of_center = about_center.new_zeros(len(layers))
     if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
     for row, layer in enumerate(layers):
@@ -389,6 +461,20 @@ def measure_layers(
             gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
             about_center[row], with_center[row], of_center[row] = gram, cross, square
     return about_center, with_center, of_center
+
+
+def _by_blocks(
+    updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+) -> Tensor:
+    """Measure layers with PyTorch, in blocks: on any device, and from any source."""
+    n, others = len(updates), len(references)
+    products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
+    totals = torch.zeros(len(layers), products, dtype=torch.float64)
+    rows = {layer.name: row for row, layer in enumerate(layers)}
+    for block in updates.blocks(layers, check=False, stacked=True, references=references):
+        total = totals[rows[block.layer.name]]
+        _add_products(total, block.values, block.references, pairs=pairs)
+    return _matrices(totals, n, others, pairs=pairs)
 
 
 def refuse_immeasurable(updates: Updates, squares: Tensor, references: Sequence[str]) -> None:

@@ -1,6 +1,8 @@
 """The hot loops: sums in a fixed order, sorting networks, columns put together, samples of them.
 
-Sums come out the same, bit for bit, however large the blocks are that terms come in.
+Each has a plain form of PyTorch's operations on blocks, for any device, and most have a fused one,
+compiled, that reads a whole round in place (`fedimmune._fused`); they agree to rounding. Either way
+sums come out the same, bit for bit, however large the blocks are that terms come in.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedimmune._fused import Network, Reading, kernels_used
 from fedimmune._inputs import InputKind
 from fedimmune._layers import Kind, Layer, is_variance
 from fedimmune._sources import Rows, room
@@ -21,14 +25,17 @@ from fedimmune.updates import CHUNK, Block, NonFiniteError, Updates
 
 __all__ = [
     "ColumnFunction",
+    "NearMedian",
+    "Ranks",
     "Result",
     "Sorter",
     "add_in_order",
     "add_noise",
     "by_chunk",
     "combine",
+    "kernels_used",
     "lower_median",
-    "near_median",
+    "network",
     "nothing",
     "num_threads",
     "sampled",
@@ -41,6 +48,10 @@ __all__ = [
 _MOST_SAMPLED = 256 * 65_536
 _AT_ONCE = 128 * CHUNK
 """So many random numbers are drawn at a time: they are added while they are in the cache."""
+
+
+_SAMPLE = 65_536
+"""So many columns stand for all, where something is counted."""
 
 
 def add_in_order(total: Tensor, terms: Tensor) -> None:
@@ -140,9 +151,15 @@ class Sorter:
 @lru_cache(maxsize=256)
 def _network(n: int, wanted: frozenset[int], interchangeable: frozenset[int]) -> tuple[_Step, ...]:
     """Return the steps that the wanted ranks need, found from the last to the first."""
+    return _pruned(_merge_exchange(n), wanted, interchangeable)
+
+
+def _pruned(
+    pairs: Sequence[tuple[int, int]], wanted: frozenset[int], interchangeable: frozenset[int]
+) -> tuple[_Step, ...]:
     needed, settled = set(wanted), set[int]()
     steps: list[_Step] = []
-    for low, high in reversed(_merge_exchange(n)):
+    for low, high in reversed(pairs):
         if low not in needed and high not in needed:
             continue
         last_for_both = low not in settled and high not in settled
@@ -171,8 +188,93 @@ def _merge_exchange(n: int) -> list[tuple[int, int]]:
     return pairs
 
 
+@lru_cache(maxsize=256)
+def network(n: int, wanted: tuple[int, ...], *, interchangeable: bool = False) -> Network:
+    """Return the exchanges that find wanted ranks of n rows once eights of them are sorted.
+
+    Parameters
+    ----------
+    n
+        How many rows.
+    wanted
+        The ranks to find, ascending, 0 being the smallest.
+    interchangeable
+        Whether they may come in any order.
+    """
+    ranks = frozenset(wanted)
+    pruned = _pruned(_merge_eights(n), ranks, ranks if interchangeable else frozenset())
+    steps = [(step.low, step.high, step.wants_low + 2 * step.wants_high) for step in pruned]
+    table = np.array(steps, dtype=np.int64).reshape(-1, 3)
+    return Network(table, np.array(wanted, dtype=np.int64))
+
+
+def _merge_eights(n: int) -> list[tuple[int, int]]:
+    """Batcher's odd-even merge sort for n rows, of whose whole eights each is sorted already."""
+    pairs: list[tuple[int, int]] = []
+    p = 1
+    while p < n:
+        k = p
+        while k >= 1:
+            for j in range(k % p, n - k, 2 * k):
+                for i in range(j, min(j + k, n - k)):
+                    in_one_list = i // (2 * p) == (i + k) // (2 * p)
+                    is_sorted = p < 8 and i // 8 < n // 8
+                    if in_one_list and not is_sorted:
+                        pairs.append((i, i + k))
+            k >>= 1
+        p <<= 1
+    return pairs
+
+
 ColumnFunction = Callable[[Rows, Tensor], None]
-"""Takes n rows, not to be written to, and fills a vector of as many columns."""
+"""Takes n rows, not to be written to, and fills a vector of as many columns. The functions made
+here can also be carried out on a whole `Reading`."""
+
+
+class _Fusible:
+    """A column function with a fused form."""
+
+    def fuse(
+        self, reading: Reading, out: Mapping[str, Tensor], factors: Sequence[float], *, check: bool
+    ) -> bool:
+        """Fill flat results by layer, or return that it cannot be done.
+
+        Parameters
+        ----------
+        reading
+            The rows, with references.
+        out
+            Where results go.
+        factors
+            What references are multiplied by before they are added.
+        check
+            Stop with `NonFiniteError` at values that are not finite.
+        """
+        raise NotImplementedError
+
+
+class _WeightedSum(_Fusible):
+    def __init__(self, weights: Tensor) -> None:
+        self._weights, self._numbers = weights, weights.tolist()
+        self._by_kind: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def __call__(self, rows: Rows, out: Tensor) -> None:
+        if isinstance(rows, Tensor):
+            kind = (rows.dtype, rows.device)
+            if kind not in self._by_kind:
+                self._by_kind[kind] = self._weights.to(device=rows.device, dtype=rows.dtype)
+            _add_up(rows, self._by_kind[kind], out)
+        else:
+            torch.mul(rows[0], self._numbers[0], out=out)
+            for row, number in zip(rows[1:], self._numbers[1:], strict=True):
+                out.add_(row, alpha=number)
+
+    def fuse(
+        self, reading: Reading, out: Mapping[str, Tensor], factors: Sequence[float], *, check: bool
+    ) -> bool:
+        weights = torch.tensor([*self._numbers, *factors], dtype=torch.float64)
+        reading.weighted_sum(weights, out, _narrow, check=check)
+        return True
 
 
 def weighted_sum(weights: Tensor) -> ColumnFunction:
@@ -183,21 +285,60 @@ def weighted_sum(weights: Tensor) -> ColumnFunction:
     weights
         One weight a row, (n,).
     """
-    by_kind: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-    numbers = weights.tolist()
+    return _WeightedSum(weights)
 
-    def add_up(rows: Rows, out: Tensor) -> None:
-        if isinstance(rows, Tensor):
-            kind = (rows.dtype, rows.device)
-            if kind not in by_kind:
-                by_kind[kind] = weights.to(device=rows.device, dtype=rows.dtype)
-            _add_up(rows, by_kind[kind], out)
-        else:
-            torch.mul(rows[0], numbers[0], out=out)
-            for row, number in zip(rows[1:], numbers[1:], strict=True):
-                out.add_(row, alpha=number)
 
-    return add_up
+class Ranks(_Fusible):
+    """The column function of a sum of ranks.
+
+    Parameters
+    ----------
+    n
+        How many rows.
+    ranks
+        Which ranks of each column, ascending, 0 being the smallest: all between two.
+    coefficient
+        What each of them is multiplied by.
+    """
+
+    def __init__(self, n: int, ranks: Sequence[int], coefficient: float) -> None:
+        self._ranks, self._coefficient = tuple(ranks), coefficient
+        interchangeable = len(self._ranks) <= 2
+        self._sorter = Sorter(n, self._ranks, self._ranks if interchangeable else ())
+        self._network = network(n, self._ranks, interchangeable=interchangeable)
+
+    @classmethod
+    def median(cls, n: int) -> Ranks:
+        """Make the median; halves are added, so that the sum cannot overflow."""
+        middle = sorted({(n - 1) // 2, n // 2})
+        return cls(n, middle, 1 / len(middle))
+
+    def __call__(self, rows: Rows, out: Tensor) -> None:
+        found = self._sorter(rows)
+        torch.mul(found[0], self._coefficient, out=out)
+        for row in found[1:]:
+            out.add_(row, alpha=self._coefficient)
+
+    @property
+    def _numbers(self) -> list[float]:
+        return [self._coefficient] * len(self._ranks)
+
+    def fuse(
+        self, reading: Reading, out: Mapping[str, Tensor], factors: Sequence[float], *, check: bool
+    ) -> bool:
+        if factors:
+            return False
+        reading.columns(self._network, self._numbers, 0, out, _narrow, check=check)
+        return True
+
+    def used(self, values: Tensor) -> Tensor:
+        """Say which of some columns' values, (n, columns), are not outside of the ranks."""
+        ordered = values.sort(0).values
+        return (values >= ordered[self._ranks[0]]) & (values <= ordered[self._ranks[-1]])
+
+    def survivors(self, reading: Reading, columns: int) -> Tensor:
+        """Return the share of columns at which each row was used, of an even sample."""
+        return reading.survivors(self._network, self._numbers, 0, columns)
 
 
 def _add_up(rows: Tensor, weights: Tensor, out: Tensor) -> None:
@@ -241,13 +382,12 @@ def combine(
         What references are multiplied by before they are added to the parameters, by name.
     """
     result, added = Result(updates), plus or {}
-    parameters, check = updates.of_kind(Kind.PARAMETER), not parameters_are_checked
+    check = not parameters_are_checked
     if updates.shards is not None:
         for part in updates.shards.combined(updates, function, checked=not check, plus=added):
             result.put(*part)
     else:
-        blocks = updates.blocks(parameters, check=check, references=list(added))
-        result.fill(blocks, function, list(added.values()))
+        result.fill_parameters(updates, function, added, check=check)
     result.fill_buffers(updates, function if of_buffers is None else of_buffers)
     return result.finish()
 
@@ -286,20 +426,52 @@ class Result:
         else:
             self._vector = torch.empty(updates.size, dtype=dtypes[0], device=updates.device)
             flat = list(self._vector.split([layer.size for layer in updates.layers]))
-        self._flat = dict(zip(names, flat, strict=True))
+        self.flat = dict(zip(names, flat, strict=True))
 
     def columns(self, block: Block) -> Tensor:
         """Return the part of the result that a block makes, to be read or written."""
-        return self._flat[block.layer.name][block.start : block.stop]
+        return self.flat[block.layer.name][block.start : block.stop]
 
     def put(self, layer: str, start: int, values: Tensor) -> None:
         """Write columns of a layer."""
-        self._flat[layer][start : start + len(values)].copy_(values)
+        self.flat[layer][start : start + len(values)].copy_(values)
 
     def clear(self) -> None:
         """Set everything to 0."""
-        for flat in self._flat.values():
+        for flat in self.flat.values():
             flat.zero_()
+
+    def fill_parameters(
+        self,
+        updates: Updates,
+        function: ColumnFunction,
+        plus: Mapping[str, float] | None = None,
+        *,
+        check: bool,
+    ) -> None:
+        """Make the trained layers.
+
+        Parameters
+        ----------
+        updates
+            The clients that count.
+        function
+            What to do with their columns.
+        plus
+            What references are multiplied by before they are added, by name.
+        check
+            Whether what is read has to be checked.
+        """
+        added, layers = plus or {}, updates.of_kind(Kind.PARAMETER)
+        if isinstance(function, _Fusible):
+            reading = updates.reading(layers, list(added))
+            unchecked = not updates.is_checked
+            if reading is not None and function.fuse(
+                reading, self.flat, list(added.values()), check=unchecked
+            ):
+                return
+        blocks = updates.blocks(layers, check=check, references=list(added))
+        self.fill(blocks, function, list(added.values()))
 
     def fill(
         self, blocks: Iterable[Block], function: ColumnFunction, factors: Sequence[float] = ()
@@ -332,12 +504,12 @@ class Result:
             if not self._updates.is_checked and not bool(torch.isfinite(wide.sum())):
                 raise NonFiniteError
             if not same:
-                target.copy_(_within(wide, target.dtype))
+                _narrow(target, wide)
 
     def fill_buffers(self, counting: Updates, function: ColumnFunction) -> None:
         """Make the layers that are not trained: as settled, or out of the clients that count."""
         for layer in counting.of_kind(Kind.BUFFER, Kind.COUNTER):
-            target = self._flat[layer.name]
+            target = self.flat[layer.name]
             if layer.name in counting.settled:
                 target.copy_(_within(counting.settled[layer.name], target.dtype))
             elif layer.kind is Kind.COUNTER:
@@ -360,13 +532,17 @@ class Result:
 
     def _finished(self, layer: Layer) -> Tensor:
         source = self._updates.source
-        flat = self._flat[layer.name]
+        flat = self.flat[layer.name]
         tensor = source.unflatten(layer, _within(flat, layer.dtype).to(layer.dtype))
         base = source.base_of(layer)
         if base is not None and is_variance(layer.name):
             # The new variance is base + change: keep it from falling below 0.
             tensor.copy_(torch.maximum(tensor, -base.to(tensor.dtype)))
         return tensor
+
+
+def _narrow(target: Tensor, wide: Tensor) -> None:
+    target.copy_(_within(wide, target.dtype))
 
 
 def _within(wide: Tensor, dtype: torch.dtype) -> Tensor:
@@ -391,7 +567,7 @@ def lower_median(counting: Updates, layer: Layer) -> Tensor:
     return median ^ before if layer.dtype == torch.bool else median - before
 
 
-def sampled(updates: Updates, columns: int = 65_536) -> Tensor:
+def sampled(updates: Updates, columns: int = _SAMPLE) -> Tensor:
     """Read an even sample of the trained columns, (n, columns or fewer); all if there are few.
 
     Whole chunks of 512 columns are taken, the same ones whatever the size of blocks.
@@ -437,7 +613,11 @@ def values_at(updates: Updates, layer: Layer, indices: Sequence[int]) -> Tensor:
     return found
 
 
-def survival(updates: Updates, used: Callable[[Tensor], Tensor | None]) -> Tensor | None:
+def survival(
+    updates: Updates,
+    used: Callable[[Tensor], Tensor | None],
+    function: ColumnFunction | None = None,
+) -> Tensor | None:
     """Return the share of coordinates at which each client's value was used, (n,).
 
     Parameters
@@ -446,12 +626,18 @@ def survival(updates: Updates, used: Callable[[Tensor], Tensor | None]) -> Tenso
         The round.
     used
         Says which of the values in some columns are used; None if it cannot say.
+    function
+        The column function that they are used by, if `used` is its own.
     """
     # Of many clients fewer columns: the sample must not outgrow the blocks.
-    columns = max(CHUNK, min(65_536, _MOST_SAMPLED // max(1, len(updates))))
+    columns = max(CHUNK, min(_SAMPLE, _MOST_SAMPLED // max(1, len(updates))))
     if updates.shards is not None:
         shares: Tensor | None = updates.shards.survival(updates, used, columns)
         return shares
+    if isinstance(function, Ranks | NearMedian):
+        reading = updates.reading(updates.of_kind(Kind.PARAMETER))
+        if reading is not None:
+            return function.survivors(reading, columns)
     found = used(sampled(updates, columns))
     return None if found is None else found.double().mean(1).cpu()
 
@@ -478,8 +664,8 @@ def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Gen
             part.add_(drawn.to(part.device, part.dtype))
 
 
-def near_median(n: int, keep: int) -> tuple[ColumnFunction, Callable[[Tensor], Tensor]]:
-    """Make the mean of the values nearest to the median of each column.
+class NearMedian(_Fusible):
+    """The column function of the mean of the values nearest to the median.
 
     In ascending order those values stand side by side: the window of `keep` ranks moves up from
     the lowest for as long as the value that it would gain is nearer than the one that it would
@@ -491,40 +677,51 @@ def near_median(n: int, keep: int) -> tuple[ColumnFunction, Callable[[Tensor], T
         How many rows.
     keep
         How many values are averaged.
-
-    Returns
-    -------
-    tuple
-        The column function, and one that says which values of some columns are used.
     """
-    sorter, cut = Sorter(n), n - keep
 
-    def moves(ordered: Sequence[Tensor]) -> list[Tensor]:
-        # Halved, so that differences of finite values are finite.
-        middle = ordered[(n - 1) // 2] / 4 + ordered[n // 2] / 4
-        return [ordered[k + keep] / 2 - middle < middle - ordered[k] / 2 for k in range(cut)]
+    def __init__(self, n: int, keep: int) -> None:
+        self._n, self._keep, self._sorter = n, keep, Sorter(n)
+        self._network = network(n, tuple(range(n)))
 
-    def mean(rows: Rows, out: Tensor) -> None:
-        ordered = sorter(rows)
-        moved = moves(ordered)
+    def __call__(self, rows: Rows, out: Tensor) -> None:
+        ordered, keep = self._sorter(rows), self._keep
+        moved = self._moves(ordered)
         out.zero_()
         for rank, values in enumerate(ordered):
             part = values / keep
             if rank >= keep:
                 part *= moved[rank - keep]
-            if rank < cut:
+            if rank < len(moved):
                 part *= ~moved[rank]
             out += part
 
-    def used(values: Tensor) -> Tensor:
+    def _moves(self, ordered: Sequence[Tensor]) -> list[Tensor]:
+        n, keep = self._n, self._keep
+        # Halved, so that differences of finite values are finite.
+        middle = ordered[(n - 1) // 2] / 4 + ordered[n // 2] / 4
+        return [ordered[k + keep] / 2 - middle < middle - ordered[k] / 2 for k in range(n - keep)]
+
+    def fuse(
+        self, reading: Reading, out: Mapping[str, Tensor], factors: Sequence[float], *, check: bool
+    ) -> bool:
+        if factors:
+            return False
+        reading.columns(self._network, [], self._keep, out, _narrow, check=check)
+        return True
+
+    def used(self, values: Tensor) -> Tensor:
+        """Say which of some columns' values, (n, columns), are averaged."""
         ordered = values.sort(0).values
         first = torch.zeros_like(ordered[0], dtype=torch.long)
-        for moved in moves(list(ordered)):
+        for moved in self._moves(list(ordered)):
             first += moved
-        low, high = ordered.gather(0, first[None]), ordered.gather(0, first[None] + keep - 1)
+        last = first + self._keep - 1
+        low, high = ordered.gather(0, first[None]), ordered.gather(0, last[None])
         return (values >= low) & (values <= high)
 
-    return mean, used
+    def survivors(self, reading: Reading, columns: int) -> Tensor:
+        """Return the share of columns at which each row was used, of an even sample."""
+        return reading.survivors(self._network, [], self._keep, columns)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedimmune._fused import Reading
 from fedimmune._inputs import (
     VECTOR_LAYER,
     ClientId,
@@ -35,6 +36,7 @@ from fedimmune._inputs import (
 )
 from fedimmune._layers import Kind, Layer, common_layers, layers_of, mismatch, shown
 from fedimmune._sources import (
+    CHUNK,
     MatrixSource,
     NonFiniteError,
     Rows,
@@ -59,9 +61,6 @@ __all__ = [
 UpdatesLike: TypeAlias = Any
 """`Updates`, an (n, d) array or tensor, a list of vectors, or a list or mapping of state dicts, or
 of models given as lists of arrays."""
-
-CHUNK = 512
-"""Blocks are whole multiples of this many columns; see `docs/architecture.md`, *Same bits*."""
 
 REFERENCES = {
     "anchor": "the anchor, the server's own update,",
@@ -473,6 +472,19 @@ class Updates:
                 if self.on_read is not None:
                     self.on_read(len(self) * (stop - start) * layer.dtype.itemsize)
 
+    def reading(self, layers: Sequence[Layer], references: Sequence[str] = ()) -> Reading | None:
+        """Return what reads layers in one go; None if they have to be read in `blocks`.
+
+        Parameters
+        ----------
+        layers
+            Which layers (not integer ones).
+        references
+            Names of references that are to be read with the clients' rows.
+        """
+        chosen = [self.references[name] for name in references]
+        return Reading.of(self.source, len(self), layers, chosen, self.on_read)
+
     def _buffer(self, layer: Layer, buffers: dict[torch.dtype, Tensor]) -> Tensor:
         dtype = layer.compute_dtype
         if dtype not in buffers:
@@ -618,18 +630,27 @@ class Updates:
         """Return the round without the clients that sent NaN or infinite values, each named."""
         if self.is_checked:
             return self
-        reasons: dict[ClientId, str] = {}
         floats = self.of_kind(Kind.PARAMETER, Kind.BUFFER)
+        reasons: dict[ClientId, str] = {}
         if self.shards is not None:
             reasons, floats = self.shards.rejected(self), self.of_kind(Kind.BUFFER)
-        for block in replace(self, is_checked=True).blocks(floats, check=False):
+        reading = self.reading(floats)
+        bad = self._invalid(floats) if reading is None else reading.check()
+        what = "holds NaN or infinite values"
+        has_layers = self.kind.has_layers
+        for row, layer in sorted(bad.items()):
+            said = f"layer {shown(layer.name)} {what}" if has_layers else what
+            reasons.setdefault(self.clients[row], said)
+        return replace(self.reject(reasons), is_checked=True)
+
+    def _invalid(self, layers: Iterable[Layer]) -> dict[int, Layer]:
+        """Find the rows that hold values that are not finite, with the first such layer."""
+        found: dict[int, Layer] = {}
+        for block in replace(self, is_checked=True).blocks(layers, check=False):
             for row in _doubtful(block.rows):
                 if not bool(torch.isfinite(block.rows[row]).all()):
-                    reason = f"layer {shown(block.layer.name)} holds NaN or infinite values"
-                    reasons.setdefault(self.clients[row], reason)
-        if not self.kind.has_layers:
-            reasons = dict.fromkeys(reasons, "holds NaN or infinite values")
-        return replace(self.reject(reasons), is_checked=True)
+                    found.setdefault(row, block.layer)
+        return found
 
 
 def _doubtful(rows: Rows) -> list[int]:

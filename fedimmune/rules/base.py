@@ -19,7 +19,7 @@ from fedimmune._layers import Kind, Layer
 from fedimmune.aggregation import Aggregation
 from fedimmune.buffers import settle
 from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
-from fedimmune.geometry import Geometry, measure
+from fedimmune.geometry import Geometry, Makeup, measure
 from fedimmune.io import read_described, write_described
 from fedimmune.kernels import (
     ColumnFunction,
@@ -99,6 +99,9 @@ class ClientWeights:
         Standard deviation of the normal noise that is added to each trained value of the result.
     memory
         What the reference ``memory`` is multiplied by before it is added to the result.
+    geometry
+        What the clients were weighed by, all layers in one and before any step, if inner products
+        are all that it was.
     """
 
     weight: Tensor
@@ -112,6 +115,20 @@ class ClientWeights:
     skipped: str = ""
     noise: float = 0.0
     memory: float = 0.0
+    geometry: Geometry | None = None
+
+    @property
+    def made_of(self) -> Tensor:
+        """What the updates are multiplied by before they are added up."""
+        return self.weight if self.coefficients is None else self.coefficients
+
+    @property
+    def makeup(self) -> Makeup | None:
+        """What the result is a sum of; None if it is more than that, or too little is known."""
+        if self.geometry is None or self.skipped or self.noise or self.memory:
+            return None
+        counts = (self.weight > 0).to(self.made_of.dtype)
+        return Makeup(self.geometry, self.made_of * counts)
 
     @classmethod
     def of_kept(cls, kept: Sequence[int], scores: Tensor) -> ClientWeights:
@@ -128,13 +145,12 @@ class ClientWeights:
     def of_clients(self, mixing: Mixing, clients: Sequence[ClientId]) -> ClientWeights:
         """Return what weights of mixed rows mean for the clients that the rows were made of."""
         rows, owners = mixing.names(clients), mixing.owner.tolist()
-        made_of = self.weight if self.coefficients is None else self.coefficients
         named = {client: rows[row] for client, row in zip(clients, owners, strict=True)}
         return replace(
             self,
             weight=mixing.shares.T @ self.weight,
             score=None if self.score is None else self.score[mixing.owner],
-            coefficients=mixing.matrix.T @ made_of,
+            coefficients=mixing.matrix.T @ self.made_of,
             reasons={c: self.reasons[row] for c, row in named.items() if row in self.reasons},
             suspicions={
                 c: self.suspicions[row] for c, row in named.items() if row in self.suspicions
@@ -514,6 +530,7 @@ class Rule(Configurable, ABC):
             defense=self.defense_label,
             skipped="" if found is None else found.skipped,
             remarks=() if found is None else found.remarks,
+            makeup=None if found is None else found.makeup,
         )
 
     def _verdict(
@@ -578,8 +595,7 @@ class WeightRule(Rule):
             answer = self._answer(updates, nothing(updates), found)
             self.finish(updates)
             return answer
-        coefficients = found.weight if found.coefficients is None else found.coefficients
-        counts = found.weight > 0
+        coefficients, counts = found.made_of, found.weight > 0
         if not bool(counts.any()):  # nobody is believed: everybody's part is 0
             counts, coefficients = ~counts, torch.zeros_like(coefficients)
         if not bool(counts.all()) and not reads and not updates.is_checked:
@@ -655,7 +671,9 @@ class GeometryRule(WeightRule):
     def _weighed(self, updates: Updates) -> ClientWeights:
         if self.reads_values:
             return super()._weighed(updates)
-        return self._weigh_rows(self.measure(updates), updates.round)
+        geometry = self.measure(updates)
+        found = self._weigh_rows(geometry, updates.round)
+        return replace(found, geometry=geometry.total() if self._takes_pairs else None)
 
     def _weigh_rows(self, geometry: Geometry, round_number: int) -> ClientWeights:
         """Weigh the clients, given their geometry before any step: nothing is read for it."""
@@ -746,10 +764,11 @@ class CoordinateRule(Rule):
 
     def _attempt(self, updates: Updates) -> Aggregation:
         rows, mixing = self._mixed(updates)
-        update = combine(rows, self.column_function(len(rows)))
+        function = self.column_function(len(rows))
+        update = combine(rows, function)
         # Of a group's mean nobody can say whose values were used.
         groups = mixing is not None and len(mixing.matrix) < len(updates)
-        survived = None if groups else survival(rows, self.used)
+        survived = None if groups else survival(rows, self.used, function)
         return self._answer(updates, update, survived=survived)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedimmune._layers import Kind
 from fedimmune.aggregation import Aggregation
 from fedimmune.geometry import measure
-from fedimmune.kernels import combine, near_median, sampled
+from fedimmune.kernels import NearMedian, combine, survival
 from fedimmune.results import Verdict
 from fedimmune.rules.attackers import WithAttackers
 from fedimmune.rules.krum import krum_order
@@ -59,12 +59,14 @@ class Bulyan(WithAttackers):
         f = self.attackers_of(len(rows))
         chosen = chosen_by_krum(measure(rows).squared_distances(), f)
         some = rows.only(rows.clients[row] for row in chosen)
-        function, used = near_median(len(chosen), len(chosen) - 2 * f)
+        function = NearMedian(len(chosen), len(chosen) - 2 * f)
         update = combine(some, function, parameters_are_checked=True)
         if mixing is not None and len(mixing.matrix) < len(updates):
             return self._answer(updates, update)  # of a group's mean nobody can say whose it is
         survived = torch.zeros(len(rows), dtype=torch.float64)
-        survived[chosen] = used(sampled(some)).double().mean(1).cpu()
+        shares = survival(some, function.used, function)
+        assert shares is not None
+        survived[chosen] = shares
         return self._answer(updates, update, survived=survived)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedimmune._layers import Kind
 from fedimmune.geometry import Geometry
-from fedimmune.kernels import add_in_order, by_chunk, near_median
+from fedimmune.kernels import NearMedian, add_in_order, by_chunk
 from fedimmune.results import Verdict
 from fedimmune.rules.attackers import WithAttackers
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
@@ -84,7 +84,7 @@ class GAS(WithAttackers, GeometryRule):
         chosen = {
             name: chosen_by_krum(geometry.of(name).squared_distances(), f) for name in squares
         }
-        function, _ = near_median(n - 2 * f, n - 4 * f)
+        function = NearMedian(n - 2 * f, n - 4 * f)
         for block in updates.blocks(updates.of_kind(Kind.PARAMETER), check=False, stacked=True):
             if block.stop > block.start:
                 values, rows = block.values.double(), chosen[block.layer.name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedimmune.kernels import ColumnFunction, near_median
+from fedimmune.kernels import ColumnFunction, NearMedian
 from fedimmune.rules.attackers import WithAttackers
 from fedimmune.rules.base import CoordinateRule
 
@@ -32,8 +32,8 @@ class Meamed(WithAttackers, CoordinateRule):
     paper = "Xie et al., arXiv:1802.10116"
 
     def column_function(self, n: int) -> ColumnFunction:
-        return near_median(n, n - self.attackers_of(n))[0]
+        return NearMedian(n, n - self.attackers_of(n))
 
     def used(self, values: Tensor) -> Tensor:
         n = len(values)
-        return near_median(n, n - self.attackers_of(n))[1](values)
+        return NearMedian(n, n - self.attackers_of(n)).used(values)

@@ -8,11 +8,9 @@ Rates*, ICML 2018.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from fedimmune._sources import Rows
-from fedimmune.kernels import ColumnFunction, Sorter
+from fedimmune.kernels import ColumnFunction, Ranks
 from fedimmune.rules.base import CoordinateRule
 
 __all__ = ["Median"]
@@ -29,19 +27,7 @@ class Median(CoordinateRule):
         return (n - 1) // 2
 
     def column_function(self, n: int) -> ColumnFunction:
-        middle = sorted({(n - 1) // 2, n // 2})
-        sorter = Sorter(n, middle, interchangeable=middle)
-
-        def median(rows: Rows, out: Tensor) -> None:
-            found = sorter(rows)
-            if len(found) == 1:
-                out.copy_(found[0])
-            else:  # halved before they are added, so that the sum cannot overflow
-                torch.mul(found[0], 0.5, out=out)
-                out.add_(found[1], alpha=0.5)
-
-        return median
+        return Ranks.median(n)
 
     def used(self, values: Tensor) -> Tensor:
-        ordered = values.sort(0).values
-        return (values >= ordered[(len(values) - 1) // 2]) & (values <= ordered[len(values) // 2])
+        return Ranks.median(len(values)).used(values)

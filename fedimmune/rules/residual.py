@@ -24,11 +24,12 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from fedimmune._fused import Network, ResidualNetworks
 from fedimmune._layers import Kind
 from fedimmune.aggregation import Aggregation
-from fedimmune.kernels import Result, Sorter, add_in_order, by_chunk, weighted_sum
+from fedimmune.kernels import Result, Sorter, add_in_order, by_chunk, network, weighted_sum
 from fedimmune.rules.base import ClientWeights, Common, Rule
-from fedimmune.updates import Block, Updates
+from fedimmune.updates import Block, NonFiniteError, Updates
 from fedimmune.validation import check_float, check_open_fraction
 
 __all__ = ["Residual"]
@@ -92,23 +93,56 @@ class Residual(Rule):
 
     def _weights(self, updates: Updates, slopes: Result) -> Tensor:
         n = len(updates)
-        regression = _Regression(n, self.bound)
-        totals = torch.zeros(n, dtype=torch.float64)
-        for block in _small_blocks(updates, check=True):
-            fit = regression(block.values, slopes.columns(block), slope_is_known=False)
-            told_apart = fit.confidence * _deviation(fit.confidence)
-            add_in_order(totals, by_chunk(told_apart))
+        reading = updates.reading(updates.of_kind(Kind.PARAMETER))
+        if reading is None:
+            totals = self._totals(updates, slopes)
+        else:
+            totals = reading.residuals(_networks(n), _believed(n, self.bound), slopes.flat)
+            if not updates.is_checked and not bool(torch.isfinite(totals).all()):
+                raise NonFiniteError
         if float(totals.sum()) == 0:
             return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out anywhere
         return totals / totals.sum()
 
+    def _totals(self, updates: Updates, slopes: Result) -> Tensor:
+        regression = _Regression(len(updates), self.bound)
+        totals = torch.zeros(len(updates), dtype=torch.float64)
+        for block in _small_blocks(updates, check=True):
+            fit = regression(block.values, slopes.columns(block), slope_is_known=False)
+            told_apart = fit.confidence * _deviation(fit.confidence)
+            add_in_order(totals, by_chunk(told_apart))
+        return totals
+
     def _fill_parameters(self, updates: Updates, result: Result, weights: Tensor) -> None:
+        n, reading = len(updates), updates.reading(updates.of_kind(Kind.PARAMETER))
+        if reading is not None:
+            reading.straighten(
+                _networks(n), _believed(n, self.bound), result.flat, weights, self.threshold
+            )
+            return
         regression = _Regression(len(updates), self.bound)
         add_up = weighted_sum(weights)
         for block in _small_blocks(updates, check=False):
             out = result.columns(block)
             fit = regression(block.values, out, slope_is_known=True)
             add_up(torch.where(fit.confidence >= self.threshold, block.values, fit.line), out)
+
+
+def _believed(n: int, bound: float) -> float:
+    """How many times the median residual a fully believed one has at most, but for leverage."""
+    return bound * math.sqrt(2 / n) * 1.4826 * (1 + 5 / (n - 1))
+
+
+def _networks(n: int) -> ResidualNetworks:
+    def median(count: int, first: int = 0) -> Network:
+        return network(count, tuple(_middle(count, first)), interchangeable=True)
+
+    return ResidualNetworks(network(n, tuple(range(n))), median(n), median(n - 1), median(n, 1))
+
+
+def _middle(n: int, first: int = 0) -> list[int]:
+    """The ranks in the middle of those from `first` on: one or two."""
+    return sorted({first + (n - first - 1) // 2, first + (n - first) // 2})
 
 
 def _small_blocks(updates: Updates, *, check: bool) -> Iterator[Block]:
@@ -132,7 +166,7 @@ class _Regression:
         self._median_of_all = _MedianSorter(n)
         self._median_slopes = _MedianSlopes(n)
         self._median_but_smallest = _MedianSorter(n, leave_out_smallest=True)
-        self._believed = bound * math.sqrt(2 / n) * 1.4826 * (1 + 5 / (n - 1))
+        self._believed = _believed(n, bound)
 
     def __call__(self, values: Tensor, slope: Tensor, *, slope_is_known: bool) -> _Fit:
         """Fit; `slope` is filled, or read where it is known from before."""
@@ -144,7 +178,7 @@ class _Regression:
             middle = ordered[(n - 1) // 2] / 2 + ordered[n // 2] / 2
             slope.copy_(self._repeated_median(ordered))
         rank = _centered_ranks(values)
-        line = torch.addcmul(middle, rank, slope)
+        line = (rank * slope).add_(middle)  # rounded twice, as in the fused form
         deviation = (values - line).abs_()
         # The leverage of a rank: 1/n + rank² / Σ rank², with ranks centered.
         spread = n * (n * n - 1) / 12
@@ -197,8 +231,7 @@ class _MedianSorter:
     """The median of rows, or of all rows but the smallest value in each column."""
 
     def __init__(self, n: int, *, leave_out_smallest: bool = False) -> None:
-        first = 1 if leave_out_smallest else 0
-        middle = sorted({first + (n - first - 1) // 2, first + (n - first) // 2})
+        middle = _middle(n, 1 if leave_out_smallest else 0)
         self._sorter = Sorter(n, middle, interchangeable=middle)
 
     def __call__(self, rows: Tensor) -> Tensor:

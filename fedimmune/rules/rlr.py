@@ -16,7 +16,6 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fedimmune._layers import Kind
 from fedimmune._sources import Rows
 from fedimmune.aggregation import Aggregation
 from fedimmune.kernels import ColumnFunction, Result, weighted_sum
@@ -67,8 +66,7 @@ class RLR(CoordinateRule):
     def _attempt(self, updates: Updates) -> Aggregation:
         rows, _ = self._mixed(updates)
         result, n = Result(rows), len(rows)
-        parameters = rows.blocks(rows.of_kind(Kind.PARAMETER), check=True)
-        result.fill(parameters, self.column_function(n))
+        result.fill_parameters(rows, self.column_function(n), check=True)
         # Statistics are not steps: they are averaged, and never negated.
         result.fill_buffers(rows, weighted_sum(torch.full((n,), 1 / n, dtype=torch.float64)))
         return self._answer(updates, result.finish())

@@ -11,11 +11,9 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
-from fedimmune._sources import Rows
-from fedimmune.kernels import ColumnFunction, Sorter
+from fedimmune.kernels import ColumnFunction, Ranks
 from fedimmune.rules.base import Common, CoordinateRule
 from fedimmune.validation import check_open_fraction
 
@@ -45,18 +43,11 @@ class TrimmedMean(CoordinateRule):
         return math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
 
     def column_function(self, n: int) -> ColumnFunction:
-        cut = self.withstands(n)
-        sorter = Sorter(n, range(cut, n - cut))
-
-        def trimmed_mean(rows: Rows, out: Tensor) -> None:
-            kept = sorter(rows)
-            torch.mul(kept[0], 1 / len(kept), out=out)
-            for row in kept[1:]:
-                out.add_(row, alpha=1 / len(kept))
-
-        return trimmed_mean
+        return self._ranks(n)
 
     def used(self, values: Tensor) -> Tensor:
-        n, cut = len(values), self.withstands(len(values))
-        low, high = Sorter(n, (cut, n - 1 - cut))(values)
-        return (values >= low) & (values <= high)
+        return self._ranks(len(values)).used(values)
+
+    def _ranks(self, n: int) -> Ranks:
+        cut = self.withstands(n)
+        return Ranks(n, range(cut, n - cut), 1 / (n - 2 * cut))

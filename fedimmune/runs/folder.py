@@ -36,6 +36,7 @@ from torch import Tensor
 from fedimmune.aggregation import Outcome
 from fedimmune.errors import InputError
 from fedimmune.io import load_mapped, read_described, write_described, write_text_atomically
+from fedimmune.kernels import kernels_used
 from fedimmune.results import ClientResult, Verdict
 from fedimmune.rules import Rule
 from fedimmune.runs.records import ClientData, RoundRecord, Seconds
@@ -326,6 +327,7 @@ def finish_round(
         warnings=() if answer is None else _other_than(outcome.error, answer.warnings),
         error=outcome.error,
         defense=None if answer is None else answer.defense or None,
+        kernels=kernels_used(),
         seconds=seconds,
     )
     if folder is not None:

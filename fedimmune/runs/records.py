@@ -111,6 +111,9 @@ class RoundRecord(_Record):
         Why the global model did not change; None if it did.
     defense
         Which defense the learned rule used; None for any other rule.
+    kernels
+        Which form of the hot loops the round was aggregated with, ``fused`` or ``plain``: they
+        differ by rounding. None in records of before there were two.
     seconds
         Where the time went; the only part that differs between equal runs.
     """
@@ -131,4 +134,5 @@ class RoundRecord(_Record):
     warnings: tuple[str, ...] = ()
     error: str | None = None
     defense: str | None = None
+    kernels: str | None = None
     seconds: Seconds

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from fedimmune._layers import Kind
@@ -22,8 +24,12 @@ def distances(
 ) -> dict[str, float | None]:
     """Measure ‖aggregate − robust mean‖ and ‖robust mean‖ over the trained parameters.
 
-    The robust mean is the mean of the honest clients' valid updates.
+    The robust mean is the mean of the honest clients' valid updates. Both come from inner products
+    if the rule has measured them, and from another read only if those do not tell.
     """
+    known = _from_products(updates, attackers, aggregation)
+    if known is not None:
+        return known
     try:
         honest = updates.only(client for client in updates.clients if client not in attackers)
         truth = Mean().aggregate(honest).update
@@ -35,6 +41,25 @@ def distances(
         update = aggregation.update
         found["distance"] = _norm(update[name].double() - truth[name] for name in trained)
     return found
+
+
+def _from_products(
+    updates: Updates, attackers: Collection[ClientId], aggregation: Aggregation | None
+) -> dict[str, float | None] | None:
+    if aggregation is None or aggregation.makeup is None:
+        return None
+    makeup, rejected = aggregation.makeup, aggregation.rejected
+    valid = [client for client in updates.clients if client not in rejected]
+    honest = [client for client in valid if client not in attackers]
+    if not honest:
+        return {}
+    robust_mean = dict.fromkeys(honest, 1 / len(honest))
+    distance = makeup.length(robust_mean)
+    nothing = replace(makeup, coefficients=torch.zeros_like(makeup.coefficients))
+    norm = nothing.length(robust_mean)
+    if distance is None or norm is None:
+        return None
+    return {"robust_mean_norm": norm, "distance": distance}
 
 
 def detections(

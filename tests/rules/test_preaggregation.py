@@ -126,7 +126,8 @@ def test_the_rule_sees_the_mixed_rows(name: str, text: str, matrix: Tensor) -> N
         return
     plain = rule_for(name, clients)
     told = getattr(rule, "attackers", None)
-    geometry = Geometry.from_grams(matrix @ matrix.T, clients)
+    # Measured as the rule does it: what a step makes equal, residuals tell apart by their rounding.
+    geometry = measure(Updates.from_vectors(matrix, clients=clients))
     mixing = Mixing.of(torch.eye(len(matrix), dtype=torch.float64))
     for step in parse(text):
         f = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)

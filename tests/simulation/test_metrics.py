@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -120,7 +121,21 @@ def test_distance_to_the_mean_of_the_honest(task: str, rule: str) -> None:
     assert found["robust_mean_norm"] == pytest.approx(float(robust.norm()), rel=1e-5)
     alone = distances(answer.updates, federation.attackers, None)
     assert alone.get("distance") is None
-    assert alone["robust_mean_norm"] == found["robust_mean_norm"]
+    assert alone["robust_mean_norm"] == pytest.approx(found["robust_mean_norm"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reads"), [("krum", False), ("multi-krum", False), ("geometric-median", False),
+                        ("mean", True), ("median", True)],
+)  # fmt: skip
+def test_where_inner_products_tell_nothing_is_read(rule: str, reads: bool) -> None:
+    federation = set_up(Scenario(task=BLOBS, clients=7, attack="omniscient", attackers=2))[2]
+    updates = federation.train(1, nobody).updates
+    made, seen = rules.get(rule).aggregate(updates), list[int]()
+    found = distances(replace(updates, on_read=seen.append), federation.attackers, made)
+    assert bool(seen) == reads
+    by_reading = distances(updates, federation.attackers, replace(made, makeup=None))
+    assert found == pytest.approx(by_reading, rel=1e-5)
 
 
 def test_the_oracle_is_at_no_distance() -> None:

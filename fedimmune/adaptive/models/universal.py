@@ -368,11 +368,13 @@ class Universal(AttentionModel):
 
     def first_layers(self) -> list[FirstLayer]:
         kinds = (*_AMONG, *_ANCHOR, *_LAYER)
+        pair = self.pairs[0]
+        assert isinstance(pair, nn.Linear)
         return [
             FirstLayer(self.key.weight, [Feature(None, kind) for kind in kinds]),
             FirstLayer(self.query.weight, [Feature(None, kind) for kind in _TO_ESTIMATE]),
             FirstLayer(
-                self.pairs[0].weight,
+                pair.weight,
                 [Feature(None, f"{kind} (pair of clients)") for kind in (*_PAIR, *_LAYER)],
             ),
         ]
