@@ -13,6 +13,7 @@ from statistics import median
 from time import perf_counter, sleep
 
 import torch
+from torch import Tensor
 
 from benchmarks.clients import Clients
 from benchmarks.memory import trim
@@ -30,10 +31,9 @@ _BAR = 4.0
 def measure_busy(rules: Sequence[str], path: Path) -> None:
     """Time rules alone and beside others, print both and write them as JSON."""
     clients = Clients(_N, resnet18())
-    matrix = clients.matrix()
-    data = dict(zip(SOURCES, (matrix, clients.states()), strict=True))
+    data: tuple[Tensor | Sequence[dict[str, Tensor]], ...] = clients.matrix(), clients.states()
     calls: dict[tuple[str, str], Callable[[], object]] = {}
-    for source, given in data.items():
+    for source, given in zip(SOURCES, data, strict=True):
         for name in rules:
             rule = make_rule(name)
             make = supplying(reader(clients, given), rule, clients)

@@ -11,7 +11,6 @@ from running holds up its own few only, and one that has nothing to do sleeps.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,16 +63,23 @@ def kernels_used() -> str:
         raise ParameterError(f"{SWITCH} is auto, fused or plain, not {wanted!r}")
     if wanted == "plain":
         return "plain"
-    if _has_numba():
-        return "fused"
-    if wanted == "fused":
-        raise ParameterError(f"{SWITCH}=fused needs numba: pip install fedimmune[fast]")
-    return "plain"
+    problem = _problem()
+    if problem and wanted == "fused":
+        raise ParameterError(
+            f"{SWITCH}=fused needs numba (pip install fedimmune[fast]), and there is none that "
+            f"works here: {problem}"
+        )
+    return "plain" if problem else "fused"
 
 
 @cache
-def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _problem() -> str:
+    """Say why there are no compiled loops; nothing if there are."""
+    try:
+        import fedimmune._compiled  # noqa: F401, PLC0415 - numba takes a while to import
+    except Exception as error:  # noqa: BLE001, RUF100 - a numba that fails here is as good as none
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @cache
@@ -258,7 +264,7 @@ class Reading:
 
     def check(self) -> dict[int, Layer]:
         """Return the rows that hold values that are not finite, with the first such layer."""
-        from fedimmune._compiled import check  # noqa: PLC0415 - numba takes a while to import
+        from fedimmune._compiled import check  # noqa: PLC0415
 
         found: dict[int, Layer] = {}
         for part in self._parts():

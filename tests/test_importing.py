@@ -38,8 +38,10 @@ def imported(code: str) -> set[str]:
         ("import fedimmune", (*AT_USE, *DRAWN_OR_ASKED, *READ_OR_FETCHED)),
         ("from fedimmune import ClientResult", (*AT_USE, *DRAWN_OR_ASKED, *READ_OR_FETCHED)),
         (
+            # numba, if it is there, looks at SciPy's version.
+            "import os; os.environ['FEDIMMUNE_KERNELS'] = 'plain'\n"
             "from fedimmune import Updates, rules; rules.get('krum')([[0.0], [1.0], [2.0]])",
-            (*DRAWN_OR_ASKED, *READ_OR_FETCHED),
+            (*DRAWN_OR_ASKED, *READ_OR_FETCHED, "numba"),
         ),
         ("from fedimmune import Scenario, simulate", (*DRAWN_OR_ASKED, *READ_OR_FETCHED)),
         (
