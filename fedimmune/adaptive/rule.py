@@ -39,10 +39,10 @@ class Adaptive(GeometryRule):
     """Attack-adaptive aggregation (Wan and Chen, 2021): a network that has learned attacks weighs.
 
     Whatever the network says, and whatever fewer than half of the clients send, a clipped result
-    ends at most 2 lengths of the longest honest update from the mean of the honest. For each
-    update is shortened to the median length before it is multiplied by a share, so the result
-    is no longer than the median length, which is at most that of the longest honest update if
-    most are honest; and so is the mean of the honest.
+    ends at most 1 + `clip` lengths of the longest honest update from the mean of the honest. For
+    each update is shortened to `clip` times the median length before it is multiplied by a share,
+    so the result is no longer than that; and the median length is at most that of the longest
+    honest update if most are honest, as is the mean of the honest.
 
     With more than 256 clients a universal defense compares everybody with 64 of them, drawn by lot,
     and reads the round once more for each of its passes; see `fedimmune.landmarks`.
@@ -55,8 +55,10 @@ class Adaptive(GeometryRule):
     memory
         Whether suspicion adds up over rounds, by client id; by default as the defense has it.
     clip
-        Shorten updates to the median length of the valid clients before they are added up, so that
-        no client moves the model farther than an ordinary one, whatever the network says.
+        How many median lengths of the valid clients an update may have; longer ones are shortened
+        before they are added up, so that no client moves the model much farther than an ordinary
+        one, whatever the network says. By default 2 for a universal defense and 1, as for True, for
+        any other; False for no limit.
     longest
         A client whose update is more than this many times as long as the median client's is
         suspected for that reason; the network never sees it.
@@ -96,7 +98,7 @@ class Adaptive(GeometryRule):
         *,
         defense: str | os.PathLike[str] | None = None,
         memory: bool | None = None,
-        clip: bool = True,
+        clip: float | bool | None = None,
         longest: float = 10.0,
         on_majority: Literal["skip", "keep", "geometric-median"] | None = None,
         max_false_alarms: float | None = None,
@@ -106,13 +108,13 @@ class Adaptive(GeometryRule):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.clip = check_bool(self.name, "clip", clip)
         self.longest = check_float(self.name, "longest", longest, above=1)
         self.any_shape = check_bool(self.name, "any_shape", any_shape)
         self.defense = UNIVERSAL if defense is None else str(Path(defense))
         self.loaded = _load(self.defense, digest)
         self.digest = self.loaded.digest
         about = self.loaded.about
+        self.clip = self._check_clip(clip)
         usual = "keep" if about.form == Principal.name else "skip"
         self.on_majority = check_choice(self.name, "on_majority", on_majority or usual, _POLICIES)
         self.memory = (
@@ -129,6 +131,13 @@ class Adaptive(GeometryRule):
         self.defense_label = f"{called} ({self.digest})"
         self.known = self._next = Memory()
         self._basis: DecisionInputs | None = None
+
+    def _check_clip(self, clip: float | bool | None) -> float | bool:
+        if clip is None:
+            return _CLIP if self.loaded.is_universal else 1.0
+        if isinstance(clip, bool):
+            return 1.0 if clip else False
+        return check_float(self.name, "clip", clip, above=0)
 
     def _check_anchor(self, anchor: bool | None) -> bool | None:
         has = "anchor" in self.loaded.references
@@ -172,7 +181,7 @@ class Adaptive(GeometryRule):
         return self.memory
 
     def withstands(self, n: int) -> int:
-        # Clipped, the result is no longer than the median client's update, whatever anyone sends.
+        # Clipped, the result is not much longer than the median client's update, whatever is sent.
         return (n - 1) // 2 if self.clip else 0
 
     def check_model(self, layers: Sequence[Layer]) -> None:
@@ -247,7 +256,8 @@ class Adaptive(GeometryRule):
         self._next = self._after(clients, scores, measured.clients, judged, ruling, too_long)
         shortened = weights
         if self.clip:
-            shortened = weights * (usual / lengths.clamp(min=_LEAST)).clamp(max=1)
+            longest = self.clip * usual
+            shortened = weights * (longest / lengths.clamp(min=_LEAST)).clamp(max=1)
         # Of many clients nobody keeps what they were judged by: it was never all there.
         self._basis = None
         if isinstance(measured, Geometry):
@@ -430,6 +440,8 @@ def _times(ratio: Tensor) -> str:
 _LEAST = torch.finfo(torch.float64).tiny
 _SURE = 0.5
 _STRENGTH = 10.0
+_CLIP = 2.0
+"""Of a universal defense: honest clients' lengths differ, and shortening them slows training."""
 _UNJUDGED = 2.0
 """What a round counts for that the network knows nothing about."""
 _HELD = -1.0

@@ -483,17 +483,25 @@ def test_no_round_ends_far_from_the_robust_mean(
     def says(n: int) -> Tensor:
         return 20 * torch.randn(n, generator=random, dtype=torch.float64)
 
-    rule = dictated(file, says, familiar=data.draw(st.booleans()), on_majority=policy)
+    clip = data.draw(st.sampled_from([None, True, 0.5, 3.0]))
+    rule = dictated(file, says, familiar=data.draw(st.booleans()), on_majority=policy, clip=clip)
     longest = float(flat.norm(dim=1).max())
     for _ in range(3):  # what is remembered does not matter either
         update = rule.aggregate(states).update
         found = torch.cat([update["a"].flatten(), update["b"]])
         away = float((found - flat.mean(0)).norm())
-        assert away <= 2 * longest * (1 + 1e-6)
+        assert away <= (1 + rule.clip) * longest * (1 + 1e-6)
 
 
-def test_two_lengths_are_reached(file: Path) -> None:
+@pytest.mark.parametrize(("clip", "lengths"), [(None, 3), (True, 2), (1.5, 2.5)])
+def test_as_many_lengths_are_reached(file: Path, clip: float | None, lengths: float) -> None:
     """No smaller factor would hold: the network trusts four attackers who all send the opposite."""
-    rows = torch.tensor([[1.0, 0.0]] * 6 + [[-1.0, 0.0]] * 4, dtype=torch.float64)
-    update = dictated(file, [BAD] * 6 + [GOOD] * 4, on_majority="keep")(rows)
-    assert float((update - rows[0]).norm()) == pytest.approx(2)
+    rows = torch.tensor([[1.0, 0.0]] * 6 + [[-4.0, 0.0]] * 4, dtype=torch.float64)
+    update = dictated(file, [BAD] * 6 + [GOOD] * 4, on_majority="keep", clip=clip)(rows)
+    assert float((update - rows[0]).norm()) == pytest.approx(lengths)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, "median", float("nan")])
+def test_a_limit_of_lengths_is_a_number_or_none(file: Path, wrong: object) -> None:
+    with pytest.raises(ParameterError, match="clip must be"):
+        rules.get("adaptive", defense=file, clip=wrong)

@@ -31,6 +31,7 @@ BOUNDS = {
     "zeno": 12.0,
     # … but for a rule that bounds lengths: in lengths of the longest honest update.
     **{name: 2.0 for name in rules.available() if find(name).bounds_lengths},
+    "adaptive": 3.0,  # the universal defense shortens to two median lengths
     "fltrust": 3.0,
 }
 """How far from the honest mean a rule may end."""
