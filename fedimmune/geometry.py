@@ -35,6 +35,9 @@ _LOST = 1e-12
 _CANCELED = 1e-3
 """A squared length below this share of the terms that it is the sum of is not exact enough."""
 
+_AT_ONCE = 1 << 18
+"""So many inner products are looked at at a time."""
+
 _EXACT_COLUMNS = 32 * CHUNK
 
 _LARGEST_SQUARE = 1e290
@@ -391,13 +394,12 @@ def measure(updates: Updates, references: Sequence[str] = (), *, pairs: bool = T
     of_center = about_center.new_zeros(len(layers))
     if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
-    for row, layer in enumerate(layers):
-        gram = about_center[row]
-        if _untrustworthy(gram, layer):
-            if not pairs:  # how clients lie to each other says which center will do
-                return measure(updates, references)
-            gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
-            about_center[row], with_center[row], of_center[row] = gram, cross, square
+    for row in _untrustworthy(about_center, layers):
+        if not pairs:  # how clients lie to each other says which center will do
+            return measure(updates, references)
+        middle = _middle(about_center[row])
+        gram, cross, square = _measure_about_center(updates, layers[row], middle, references)
+        about_center[row], with_center[row], of_center[row] = gram, cross, square
     _refuse_immeasurable(updates, about_center, references)
     if not pairs:
         about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
@@ -487,14 +489,22 @@ def _matrices(totals: Tensor, n: int, references: int, *, pairs: bool) -> Tensor
     return grams
 
 
-def _untrustworthy(gram: Tensor, layer: Layer) -> bool:
-    """Whether some distance is so small against the norms that rounding may have made it."""
-    if not bool(torch.isfinite(gram).all()):
-        return True
-    norms = gram.diagonal()
-    sums = norms[:, None] + norms[None, :]
-    doubtful = (sums - 2 * gram) < _DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
-    return bool(doubtful.fill_diagonal_(False).any())
+def _untrustworthy(grams: Tensor, layers: Sequence[Layer]) -> list[int]:
+    """Find the layers with a distance so small that rounding of the norms may have made it."""
+    precision = [torch.finfo(layer.compute_dtype).eps for layer in layers]
+    least = _DISTRUST * torch.tensor(precision, dtype=torch.float64)
+    norms = grams.diagonal(dim1=1, dim2=2)
+    apart = ~torch.eye(grams.shape[1], dtype=torch.bool)
+    found = []
+    # Many layers at a time, but no second copy of all Gram matrices.
+    for rows in torch.arange(len(layers)).split(max(1, _AT_ONCE // grams[0].numel())):
+        sums = norms[rows, :, None] + norms[rows, None, :]
+        # Not above, instead of below: so that NaN counts.
+        trusted = sums - 2 * grams[rows] >= least[rows, None, None] * sums
+        doubtful = (~trusted & apart).flatten(1).any(1)
+        doubtful |= ~torch.isfinite(grams[rows]).flatten(1).all(1)
+        found += rows[doubtful].tolist()
+    return found
 
 
 def _middle(gram: Tensor) -> int:
