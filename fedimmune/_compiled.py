@@ -15,18 +15,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fedimmune._sources import CHUNK
 
-__all__ = ["check", "columns", "gram", "residual", "weighted_sum"]
+__all__ = ["FEW", "check", "columns", "gram", "residual", "weighted_sum"]
 
 WIDTH = 128
 """So many columns are sorted at a time. A constant: the compiler proves with it that rows of a tile
 do not overlap."""
-_SEGMENT = 2048
+FEW = 16
+"""Up to so many clients are multiplied by twos, more by threes. References do not count: what is
+measured of clients does not depend on them."""
+_SEGMENT = 8192
 """So many columns are added up at a time."""
 _PANEL = 48
 """So many rows are multiplied with so many others while both are in the cache."""
@@ -53,18 +57,39 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
+@intrinsic
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    """Have the memory at an address fetched into the cache; any address will do."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = (number(value) for value in (0, 3, 1))
+        builder.call(function, [pointer, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
+
+
 # -------------------------------------------------------------------- reading
 
 
 @_compiled()
-def _load(row, start, width, halves, out):
+def _load(rows, row, start, width, halves, out):
     """Bring columns of one row into the tile, in its precision."""
-    address, kind, step = row
+    address, kind, step = rows[row, 0], rows[row, 1], rows[row, 2]
     if kind == 2:
         singles = carray(_pointer(address + 4 * step * start), (1,), np.float32)
         if step == 1:
             for k in range(width):
                 out[k] = singles[k]
+            # The next columns come while these are computed with: rows are too many, and what is
+            # read of each at a time too short, for the processor to foresee it.
+            after = address + 4 * (start + width)
+            for k in range(0, 4 * width, 64):
+                _prefetch(after + k)
         else:
             for k in range(width):
                 out[k] = singles[k * step]
@@ -80,13 +105,13 @@ def _load(row, start, width, halves, out):
 
 
 @_compiled()
-def _load_clients(rows, n, has_base, start, width, halves, tile, pitch, base):
+def _load_clients(rows, n, has_base, start, width, halves, tile, base):
     """Bring the clients' columns into a tile, less the base; `base` is room for that."""
     if has_base:
-        _load(rows[n], start, width, halves, base)
+        _load(rows, n, start, width, halves, base)
     for row in range(n):
-        out = tile[row * pitch : (row + 1) * pitch]
-        _load(rows[row], start, width, halves, out)
+        out = tile[row]
+        _load(rows, row, start, width, halves, out)
         if has_base:
             for k in range(width):
                 out[k] -= base[k]
@@ -110,11 +135,11 @@ def _dot(a, b, width):
 
 
 @_compiled()
-def _watch(tile, n, pitch, width, direction, start, seen):
+def _watch(tile, n, width, direction, start, seen):
     """Add to clients' seen onto a direction, and to their squares, unless it is empty."""
     if len(direction):
         for row in range(n):
-            values = tile[row * pitch : (row + 1) * pitch]
+            values = tile[row]
             seen[row, 0] += _dot(values, direction[start:], width)
             seen[row, 1] += _dot(values, values, width)
 
@@ -122,15 +147,15 @@ def _watch(tile, n, pitch, width, direction, start, seen):
 @_compiled()
 def check(rows, tasks, first, last, n, has_base, halves, direction, seen, bad):
     """Say of each task which clients hold a value that is not finite: `bad`, (tasks, n)."""
-    tile, base = np.zeros(n * CHUNK, direction.dtype), np.zeros(CHUNK, direction.dtype)
+    tile, base = np.zeros((n, CHUNK), direction.dtype), np.zeros(CHUNK, direction.dtype)
     for task in range(first, last):
         layer, begin, end = tasks[task]
         for start in range(begin, end, CHUNK):
             width = min(CHUNK, end - start)
-            _load_clients(rows[layer], n, has_base, start, width, halves, tile, CHUNK, base)
-            _watch(tile, n, CHUNK, width, direction, start - begin, seen[task])
+            _load_clients(rows[layer], n, has_base, start, width, halves, tile, base)
+            _watch(tile, n, width, direction, start - begin, seen[task])
             for row in range(n):
-                if not _is_finite(tile[row * CHUNK :], width):
+                if not _is_finite(tile[row], width):
                     bad[task, row] = True
 
 
@@ -170,31 +195,56 @@ def _multiply(tile, i, j, width, out):
     out[i + 2, j + 2] += s22
 
 
+@_compiled(fastmath={"reassoc", "contract", "nsz"})
+def _multiply_two(tile, i, j, width, out):
+    """Do the same with two rows and two others: less is wasted where there are few."""
+    a0, a1, b0, b1 = tile[i], tile[i + 1], tile[j], tile[j + 1]
+    zero = tile.dtype.type(0)
+    s00 = s01 = s10 = s11 = zero
+    for k in range(width):
+        x0, x1, y0, y1 = a0[k], a1[k], b0[k], b1[k]
+        s00 += x0 * y0
+        s01 += x0 * y1
+        s10 += x1 * y0
+        s11 += x1 * y1
+    out[i, j] += s00
+    out[i, j + 1] += s01
+    out[i + 1, j] += s10
+    out[i + 1, j + 1] += s11
+
+
 @_compiled()
 def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others, pairs, out):
     """Fill `out`, (tasks, padded rows, padded rows), float64, above the diagonal.
 
-    After the clients come the `others` references. Without `pairs`, products of clients with each
+    The padded rows are a multiple of 2 up to `FEW` clients, else of 3. After the clients come the
+    `others` references. Without `pairs`, products of clients with each
     other may be missing.
     """
     padded = out.shape[1]
     tile = np.zeros((padded, CHUNK), direction.dtype)
-    flat, base = tile.reshape(-1), np.zeros(CHUNK, direction.dtype)
+    base = np.zeros(CHUNK, direction.dtype)
     for task in range(first, last):
         layer, begin, end = tasks[task]
+        of, products = rows[layer], out[task]
         for start in range(begin, end, CHUNK):
             width = min(CHUNK, end - start)
-            _load_clients(rows[layer], n, has_base, start, width, halves, flat, CHUNK, base)
-            _watch(flat, n, CHUNK, width, direction, start - begin, seen[task])
+            _load_clients(of, n, has_base, start, width, halves, tile, base)
+            _watch(tile, n, width, direction, start - begin, seen[task])
             for other in range(others):
-                row = rows[layer, n + has_base + other]
-                _load(row, start, width, halves, tile[n + other])
+                _load(of, n + has_base + other, start, width, halves, tile[n + other])
+            if n <= FEW:
+                for i in range(0, padded, 2):
+                    for j in range(i, padded, 2):
+                        if pairs or i == j or j + 2 > n:
+                            _multiply_two(tile, i, j, width, products)
+                continue
             for top in range(0, padded, _PANEL):
                 for left in range(top, padded, _PANEL):
                     for i in range(top, min(top + _PANEL, padded), 3):
                         for j in range(max(i, left), min(left + _PANEL, padded), 3):
                             if pairs or i == j or j + 3 > n:
-                                _multiply(tile, i, j, width, out[task])
+                                _multiply(tile, i, j, width, products)
 
 
 # -------------------------------------------------------------------- sums
@@ -204,14 +254,14 @@ def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others,
 def _read(rows, each, n, has_base, start, width, halves, watched, tile, base, place):
     """Return columns of a client or a reference: in place, or in the tile if that takes a step."""
     direction, offset, seen = watched
-    row = rows[each if each < n else each + has_base]
+    row = each if each < n else each + has_base
     differs = has_base and each < n
     is_watched = len(direction) > 0 and each < n
     kind = 3 if tile.itemsize == 8 else 2
-    if row[1] == kind and row[2] == 1 and not differs and not is_watched:
-        return carray(_pointer(row[0] + tile.itemsize * start), (width,), tile.dtype)
+    if rows[row, 1] == kind and rows[row, 2] == 1 and not differs and not is_watched:
+        return carray(_pointer(rows[row, 0] + tile.itemsize * start), (width,), tile.dtype)
     out = tile[place * _SEGMENT : place * _SEGMENT + width]
-    _load(row, start, width, halves, out)
+    _load(rows, row, start, width, halves, out)
     if differs:
         for k in range(width):
             out[k] -= base[k]
@@ -232,8 +282,8 @@ def weighted_sum(
     sum that it is in.
     """
     count = len(weights)
-    whole = count - count % 4
-    tile, base = np.zeros(4 * _SEGMENT, direction.dtype), np.zeros(_SEGMENT, direction.dtype)
+    whole = count - count % 5
+    tile, base = np.zeros(5 * _SEGMENT, direction.dtype), np.zeros(_SEGMENT, direction.dtype)
     zero = direction.dtype.type(0)
     for task in range(first, last):
         layer, begin, end = tasks[task]
@@ -243,18 +293,27 @@ def weighted_sum(
             width = min(_SEGMENT, end - start)
             look = direction, start - begin, seen[task]
             if has_base:
-                _load(of[n], start, width, halves, base)
+                _load(of, n, start, width, halves, base)
             out = carray(_pointer(outs[layer] + base.itemsize * start), (width,), base.dtype)
-            for k in range(width):
-                out[k] = zero
-            for i in range(0, whole, 4):
+            if whole == 0:
+                for k in range(width):
+                    out[k] = zero
+            for i in range(0, whole, 5):
                 a = _read(of, i, n, has_base, start, width, halves, look, tile, base, 0)
                 b = _read(of, i + 1, n, has_base, start, width, halves, look, tile, base, 1)
                 c = _read(of, i + 2, n, has_base, start, width, halves, look, tile, base, 2)
                 d = _read(of, i + 3, n, has_base, start, width, halves, look, tile, base, 3)
+                e = _read(of, i + 4, n, has_base, start, width, halves, look, tile, base, 4)
                 u, v, w, x = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-                for k in range(width):
-                    out[k] += (a[k] * u + b[k] * v) + (c[k] * w + d[k] * x)
+                y = weights[i + 4]
+                if i == 0:
+                    for k in range(width):
+                        sums = (a[k] * u + b[k] * v) + (c[k] * w + d[k] * x)
+                        out[k] = sums + (e[k] * y + zero)
+                else:
+                    for k in range(width):
+                        sums = (a[k] * u + b[k] * v) + (c[k] * w + d[k] * x)
+                        out[k] += sums + e[k] * y
             for i in range(whole, count):
                 a = _read(of, i, n, has_base, start, width, halves, look, tile, base, 0)
                 u = weights[i]
@@ -402,18 +461,19 @@ def columns(
     a task each client's value was not outside of those that were added up.
     """
     is_counting = len(counts) > 0
-    tile, base = np.zeros(n * WIDTH, direction.dtype), np.zeros(WIDTH, direction.dtype)
+    loaded, base = np.zeros((n, WIDTH), direction.dtype), np.zeros(WIDTH, direction.dtype)
+    tile = loaded.reshape(-1)
     before = np.zeros(n * WIDTH if is_counting else 1, direction.dtype)
     low, high, result = base.copy(), base.copy(), base.copy()
     for task in range(first, last):
         layer, begin, end = tasks[task]
-        good[task] = True
+        good[task], of = True, rows[layer]
         for start in range(begin, end, WIDTH):
             width = min(WIDTH, end - start)
-            _load_clients(rows[layer], n, has_base, start, width, halves, tile, WIDTH, base)
-            _watch(tile, n, WIDTH, width, direction, start - begin, seen[task])
+            _load_clients(of, n, has_base, start, width, halves, loaded, base)
+            _watch(loaded, n, width, direction, start - begin, seen[task])
             for row in range(n):
-                if not _is_finite(tile[row * WIDTH :], width):
+                if not _is_finite(loaded[row], width):
                     good[task] = False
             if is_counting:
                 before[:] = tile
@@ -568,7 +628,8 @@ def residual(
     sort_steps, _ = to_sort
     all_steps, all_ranks = of_all
     is_last = len(weights) > 0
-    values, base = np.zeros(n * WIDTH, direction.dtype), np.zeros(WIDTH, direction.dtype)
+    loaded, base = np.zeros((n, WIDTH), direction.dtype), np.zeros(WIDTH, direction.dtype)
+    values = loaded.reshape(-1)
     work, rank, deviation, line = values.copy(), values.copy(), values.copy(), values.copy()
     slopes = np.zeros(1 if is_last else n * (n - 1) // 2 * WIDTH, direction.dtype)
     middle, slope, total = base.copy(), base.copy(), base.copy()
@@ -576,8 +637,8 @@ def residual(
         layer, begin, end = tasks[task]
         for start in range(begin, end, WIDTH):
             width = min(WIDTH, end - start)
-            _load_clients(rows[layer], n, has_base, start, width, halves, values, WIDTH, base)
-            _watch(values, n, WIDTH, width, direction, start - begin, seen[task])
+            _load_clients(rows[layer], n, has_base, start, width, halves, loaded, base)
+            _watch(loaded, n, width, direction, start - begin, seen[task])
             out = carray(_pointer(outs[layer] + base.itemsize * start), (width,), base.dtype)
             work[:] = values
             if is_last:

@@ -279,11 +279,12 @@ class Reading:
 
         Without `pairs`, inner products of clients with each other are 0, except their squares.
         """
-        from fedimmune._compiled import gram  # noqa: PLC0415
+        from fedimmune._compiled import FEW, gram  # noqa: PLC0415
 
         n, others = self._n, len(self._references)
         rows = n + others
-        padded = -(-rows // 3) * 3
+        block = 2 if n <= FEW else 3
+        padded = -(-rows // block) * block
         slots = max(2 * torch.get_num_threads(), _SLOT_BYTES // (8 * padded * padded))
         found = {layer.name: np.zeros((rows, rows)) for layer in self._layers}
         for part in self._parts():

@@ -44,6 +44,9 @@ _LOST = 1e-12
 _CANCELED = 1e-3
 """A squared length below this share of the terms that it is the sum of is not exact enough."""
 
+_AT_ONCE = 1 << 18
+"""So many inner products are looked at at a time."""
+
 _EXACT_COLUMNS = 32 * CHUNK
 
 _MOST_PRODUCTS = 1 << 24
@@ -452,14 +455,14 @@ def measure_layers(
     of_center = about_center.new_zeros(len(layers))
     if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
         raise NonFiniteError
-    for row, layer in enumerate(layers):
-        gram = about_center[row]
-        doubtful = _doubtful_pairs(gram, layer)
-        if bool(doubtful.any()) and not _share_products(gram, doubtful, updates, layer):
-            if not pairs:
-                return None
-            gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
-            about_center[row], with_center[row], of_center[row] = gram, cross, square
+    for row in _untrustworthy(about_center, layers):
+        gram, layer = about_center[row], layers[row]
+        if _share_products(gram, _doubtful_pairs(gram, layer), updates, layer):
+            continue
+        if not pairs:
+            return None
+        gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
+        about_center[row], with_center[row], of_center[row] = gram, cross, square
     return about_center, with_center, of_center
 
 
@@ -553,6 +556,24 @@ def _matrices(totals: Tensor, n: int, references: int, *, pairs: bool) -> Tensor
         grams[:, : place + 1, place] = row
         begins += place + 1
     return grams
+
+
+def _untrustworthy(grams: Tensor, layers: Sequence[Layer]) -> list[int]:
+    """Find the layers with a distance so small that rounding of the norms may have made it."""
+    precision = [torch.finfo(layer.compute_dtype).eps for layer in layers]
+    least = DISTRUST * torch.tensor(precision, dtype=torch.float64)
+    norms = grams.diagonal(dim1=1, dim2=2)
+    apart = ~torch.eye(grams.shape[1], dtype=torch.bool)
+    found = []
+    # Many layers at a time, but no second copy of all Gram matrices.
+    for rows in torch.arange(len(layers)).split(max(1, _AT_ONCE // grams[0].numel())):
+        sums = norms[rows, :, None] + norms[rows, None, :]
+        # Not above, instead of below: so that NaN counts.
+        trusted = sums - 2 * grams[rows] >= least[rows, None, None] * sums
+        doubtful = (~trusted & apart).flatten(1).any(1)
+        doubtful |= ~torch.isfinite(grams[rows]).flatten(1).all(1)
+        found += rows[doubtful].tolist()
+    return found
 
 
 def _doubtful_pairs(gram: Tensor, layer: Layer) -> Tensor:
