@@ -638,7 +638,10 @@ def survival(
         reading = updates.reading(updates.of_kind(Kind.PARAMETER))
         if reading is not None:
             return function.survivors(reading, columns)
-    found = used(sampled(updates, columns))
+    values = sampled(updates, columns)
+    if all(layer.compute_dtype == torch.float32 for layer in updates.of_kind(Kind.PARAMETER)):
+        values = values.float()  # as they were used: more precision would break other ties
+    found = used(values)
     return None if found is None else found.double().mean(1).cpu()
 
 
