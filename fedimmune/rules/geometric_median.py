@@ -77,7 +77,7 @@ class GeometricMedian(GeometryRule):
         return ClientWeights(weights, away.sqrt())
 
     def _weighed(self, updates: Updates) -> ClientWeights:
-        if self.preaggregators:  # whose rows are mixed
+        if self.preaggregators or len(updates) <= LARGE:
             return super()._weighed(updates)
         return self.weigh(updates)
 

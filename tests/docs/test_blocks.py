@@ -40,6 +40,7 @@ NOT_RUN = {
     "command-line": 1,
     "defenses": 1,
     "flower": 8,
+    "guides/scale": 1,
     "index": 3,
     "tasks": 1,
 }
