@@ -55,8 +55,8 @@ test-data: $(VENV)/.dev ## tests that need real data sets; FEDIMMUNE_DATA names 
 test-browser: $(VENV)/.dev ## open reports in an installed Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pytest -m browser -v -rs
 
-test-flower: $(VENV)/.flower ## tests of the Flower strategy (installs Flower)
-	$(BIN)/python -m pytest -m flower -v -rs tests/flower
+test-flower: $(VENV)/.flower ## tests of the Flower strategy and of Ray (installs both)
+	$(BIN)/python -m pytest -m flower -v -rs tests/flower tests/test_sharding.py
 
 test-install: ## install the wheel as users do, with the oldest and the newest versions (minutes)
 	$(PYTHON) tests/install/check.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
