@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks.clients import Clients
 from benchmarks.resnet18 import resnet18
-from benchmarks.subjects import untrained_defense
 from fedimmune.io import write_atomically
 
 __all__ = ["in_simulation"]
@@ -56,7 +55,6 @@ def in_simulation(folder: Path, clients: int, attackers: int, rounds: int) -> di
     found = folder / "seconds.json"
     settings: dict[str, str | int] = {
         "model": str(folder / "model.safetensors"),
-        "defense": str(untrained_defense()),
         "attackers": attackers,
         "rounds": rounds,
         "found": str(found),

@@ -50,7 +50,7 @@ def measure_growth(path: Path, folder: Path, *, cpu: bool) -> None:
         for n in _COUNTS:
             for name in _RULES:
                 progress(f"growth: {name}, {n} clients")
-                rule, seconds = make_rule(name, _SHAPES), list[float]()
+                rule, seconds = make_rule(name), list[float]()
                 while len(seconds) < (2 if seconds and seconds[0] > _LONG else 4):
                     begun = clock()
                     rule.aggregate(Updates.from_files(files[:n], are_updates=True))
