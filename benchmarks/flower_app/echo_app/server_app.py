@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         "mean": _timed(rule="mean"),
         "krum": _timed(rule="krum", rule_parameters=krum),
         "median": _timed(rule="median"),
-        "adaptive": _timed(rule="adaptive", defense=str(config["defense"])),
+        "adaptive": _timed(rule="adaptive"),
     }
     strategies["mean"].start(grid, model, num_rounds=1)
     rows = []
