@@ -22,7 +22,8 @@ from numba.extending import intrinsic
 
 from fedimmune._sources import CHUNK
 
-__all__ = ["FEW", "check", "columns", "gram", "residual", "weighted_sum"]
+__all__ = ["FEW", "PANEL", "check", "columns", "gram", "load", "multiply", "residual"]
+__all__ += ["weighted_sum"]
 
 WIDTH = 128
 """So many columns are sorted at a time. A constant: the compiler proves with it that rows of a tile
@@ -32,7 +33,7 @@ FEW = 16
 measured of clients does not depend on them."""
 _SEGMENT = 8192
 """So many columns are added up at a time."""
-_PANEL = 48
+PANEL = 48
 """So many rows are multiplied with so many others while both are in the cache."""
 
 
@@ -239,12 +240,42 @@ def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others,
                         if pairs or i == j or j + 2 > n:
                             _multiply_two(tile, i, j, width, products)
                 continue
-            for top in range(0, padded, _PANEL):
-                for left in range(top, padded, _PANEL):
-                    for i in range(top, min(top + _PANEL, padded), 3):
-                        for j in range(max(i, left), min(left + _PANEL, padded), 3):
-                            if pairs or i == j or j + 3 > n:
-                                _multiply(tile, i, j, width, products)
+            for top in range(0, padded, PANEL):
+                for left in range(top, padded, PANEL):
+                    _multiply_panel(tile, top, left, n, pairs, width, products)
+
+
+@_compiled()
+def _multiply_panel(tile, top, left, n, pairs, width, out):
+    """Add the products of some rows with some others, above the diagonal."""
+    padded = len(tile)
+    for i in range(top, min(top + PANEL, padded), 3):
+        for j in range(max(i, left), min(left + PANEL, padded), 3):
+            if pairs or i == j or j + 3 > n:
+                _multiply(tile, i, j, width, out)
+
+
+@_compiled()
+def load(rows, first, last, n, has_base, start, width, halves, direction, offset, seen, tile):
+    """Bring columns of some rows, clients and then references, into the tile of all of them."""
+    base = np.zeros(CHUNK, tile.dtype)
+    if has_base:
+        _load(rows, n, start, width, halves, base)
+    for row in range(first, last):
+        out = tile[row]
+        _load(rows, row if row < n else row + has_base, start, width, halves, out)
+        if row < n:
+            if has_base:
+                for k in range(width):
+                    out[k] -= base[k]
+            _watch(tile[row : row + 1], 1, width, direction, offset, seen[row : row + 1])
+
+
+@_compiled()
+def multiply(panels, first, last, n, pairs, width, tile, out):
+    """Add the products of some panels of the tile's rows to `out`, as `gram` does."""
+    for panel in range(first, last):
+        _multiply_panel(tile, panels[panel, 0], panels[panel, 1], n, pairs, width, out)
 
 
 # -------------------------------------------------------------------- sums

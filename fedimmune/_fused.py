@@ -39,6 +39,8 @@ _ALONE = 1 << 20
 """Reads of fewer bytes are not worth waking a thread for."""
 _SLOT_BYTES = 1 << 25
 """Gram matrices of tasks may take so much at a time, before they are added up."""
+_MANY = 1024
+"""With more clients than this there is one Gram matrix, which threads add to together."""
 _COPIED_BYTES = 1 << 26
 """Rows that cannot be read in place may take so much at a time (or one layer's)."""
 _AT_ONCE = 1 << 26
@@ -274,31 +276,88 @@ class Reading:
                 found.setdefault(row, part.layers[part.tasks[task, 0]])
         return found
 
-    def grams(self, *, pairs: bool) -> dict[str, Tensor]:
-        """Return the Gram matrix of each layer, references after clients; float64.
+    def grams(self, places: Mapping[str, int], count: int, *, pairs: bool) -> Tensor:
+        """Return Gram matrices, references after clients, (count, rows, rows); float64.
 
         Without `pairs`, inner products of clients with each other are 0, except their squares.
-        """
-        from fedimmune._compiled import FEW, gram  # noqa: PLC0415
 
-        n, others = self._n, len(self._references)
-        rows = n + others
+        Parameters
+        ----------
+        places
+            Which matrix each layer's products are added to, by name.
+        count
+            How many matrices there are.
+        pairs
+            Whether clients are multiplied with each other.
+        """
+        from fedimmune._compiled import FEW  # noqa: PLC0415
+
+        n, rows = self._n, self._n + len(self._references)
         block = 2 if n <= FEW else 3
         padded = -(-rows // block) * block
-        slots = max(2 * torch.get_num_threads(), _SLOT_BYTES // (8 * padded * padded))
-        found = {layer.name: np.zeros((rows, rows)) for layer in self._layers}
+        found = np.zeros((count, padded, padded))
         for part in self._parts():
-            for batch in _batches(part, slots):
-                out = np.zeros((len(batch.tasks), padded, padded))
-                self._run(gram, batch, (others, pairs, out))
-                for task, (layer, _, _) in enumerate(batch.tasks.tolist()):
-                    found[batch.layers[layer].name] += out[task, :rows, :rows]
-        lower = np.tril_indices(rows, -1)
-        for matrix in found.values():
-            if not pairs:
-                matrix[:n, :n] = np.diag(matrix.diagonal()[:n])
-            matrix[lower] = matrix.T[lower]
-        return {name: torch.from_numpy(matrix) for name, matrix in found.items()}
+            into = [found[places[layer.name]] for layer in part.layers]
+            add = self._add_grams if n <= _MANY else self._add_to_one
+            add(part, into, pairs=pairs)
+        for start in range(0, rows, _MANY):
+            stop = min(start + _MANY, rows)
+            found[:, stop:, start:stop] = found[:, start:stop, stop:].transpose(0, 2, 1)
+            first, last = np.tril_indices(stop - start, -1)
+            square = found[:, start:stop, start:stop]
+            square[:, first, last] = square[:, last, first]
+        if not pairs:
+            own = np.arange(n)
+            squares = found[:, own, own]
+            found[:, :n, :n] = 0
+            found[:, own, own] = squares
+        return torch.from_numpy(found)[:, :rows, :rows]
+
+    def _add_grams(self, part: _Part, into: list[Floats], *, pairs: bool) -> None:
+        """Add products of some tasks at a time, each first to a matrix of its own."""
+        from fedimmune._compiled import gram  # noqa: PLC0415
+
+        shape = into[0].shape
+        slots = max(2 * torch.get_num_threads(), _SLOT_BYTES // into[0].nbytes)
+        for batch in _batches(part, slots):
+            out = np.zeros((len(batch.tasks), *shape))
+            self._run(gram, batch, (len(self._references), pairs, out))
+            for products, (layer, _, _) in zip(out, batch.tasks.tolist(), strict=True):
+                into[layer] += products
+
+    def _add_to_one(self, part: _Part, into: list[Floats], *, pairs: bool) -> None:
+        """Add products of 512 columns after the others, in place: threads share the rows instead.
+
+        With many clients a matrix per task would take more memory than all else.
+        """
+        from fedimmune._compiled import PANEL, load, multiply  # noqa: PLC0415
+
+        n, padded, threads = self._n, len(into[0]), torch.get_num_threads()
+        starts = range(0, padded, PANEL)
+        panels = np.array([(top, left) for top in starts for left in starts if left >= top])
+        watch, has_base = self._source.watch, int(self._source.has_base)
+        direction = torch.empty(0, dtype=part.dtype)
+        if watch is not None:
+            direction = watch.direction(part.dtype)
+        tile = torch.zeros(padded, CHUNK, dtype=part.dtype).numpy()
+        for place, begin, end in part.tasks.tolist():
+            layer, of = part.layers[place], part.rows[place]
+            seen = np.zeros((n, 2))
+            for start in range(begin, end, CHUNK):
+                width = min(CHUNK, end - start)
+                where = start, width, _halves(), direction.numpy(), start - begin, seen, tile
+                _TEAM.run(
+                    _bound(load, of, (n, has_base, *where)), n + len(self._references), threads
+                )
+                _TEAM.run(
+                    _bound(multiply, panels, (n, pairs, width, tile, into[place])),
+                    len(panels),
+                    threads,
+                )
+                if self._on_read is not None:
+                    self._on_read(n * width * layer.dtype.itemsize)
+            if watch is not None:
+                watch.compare(layer, begin, *seen.T.tolist())
 
     def weighted_sum(
         self, weights: Tensor, out: Mapping[str, Tensor], store: Store, *, check: bool
@@ -543,6 +602,12 @@ class Reading:
 
 Store: TypeAlias = Callable[[Tensor, Tensor], object]
 """Puts numbers into a tensor of less precision."""
+
+
+def _bound(
+    kernel: Callable[..., object], given: Integers, rest: tuple[Any, ...]
+) -> Callable[[int, int], object]:
+    return lambda first, last: kernel(given, first, last, *rest)
 
 
 def _refuse(*_: Tensor) -> None:

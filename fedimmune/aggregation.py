@@ -349,6 +349,7 @@ def aggregate_files(
     server_loss: Callable[[Any], float] | None = None,
     ray: str | None = None,
     workers: int | None = None,
+    on_open: Callable[[], None] | None = None,
     on_start: Callable[[int], None] | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Aggregation:
@@ -383,8 +384,11 @@ def aggregate_files(
         machine has to find them under the same paths. See `fedimmune.sharding`.
     workers
         With `ray`: how many read; by default one per CPU of the cluster.
+    on_open
+        Called after each client's file has been opened.
     on_start, on_read
-        Called with the number of bytes to be read in all, and after each block with its own.
+        Called with the number of bytes to be read in all, and after each block with its own. With
+        many clients some rules read on until they are done, and so more than that.
 
     Raises
     ------
@@ -399,7 +403,7 @@ def aggregate_files(
         "are_updates": are_updates,
         "buffers": tuple(buffers),
     }
-    updates = Updates.from_files(paths, samples=samples, **how)
+    updates = Updates.from_files(paths, samples=samples, on_open=on_open, **how)
     there = {"anchor": anchor, "model": global_file, "server_loss": server_loss}
     rule.check_needs([name for name, given in there.items() if given is not None])
     if "model" in rule.needs and global_file is not None:

@@ -8,13 +8,16 @@ differences in such products: ‖x‖² + ‖y‖² − 2x·y cancels. If a laye
 small against its norms to be trusted, that layer is read again: in float64, and as differences to
 the row in the middle of the others. The inner products then follow from those about that center.
 Rows that are equal, as colluders' are, have distance 0: they are compared, and not measured again.
+
+With ten thousand clients a Gram matrix takes 800 MB. There is one, which products are added to in
+place, and whoever looks at it does so a few rows at a time (`Geometry.parts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +34,7 @@ __all__ = [
     "Makeup",
     "Reference",
     "measure",
-    "measure_layers",
+    "measure_groups",
     "refuse_immeasurable",
 ]
 
@@ -45,15 +48,22 @@ _CANCELED = 1e-3
 """A squared length below this share of the terms that it is the sum of is not exact enough."""
 
 _AT_ONCE = 1 << 18
-"""So many inner products are looked at at a time."""
+"""So many inner products of several layers are looked at at a time."""
 
-_EXACT_COLUMNS = 32 * CHUNK
+_PART = 1 << 20
+"""So many inner products of one layer are looked at at a time: 8 MB."""
+
+_EXACT_VALUES = 1 << 23
+"""So many values are held in float64 at a time (or 512 columns of them)."""
 
 _MOST_PRODUCTS = 1 << 24
 """So many products are held at a time before they are added up: 192 MB with float64 copies."""
 
 _LARGEST_SQUARE = 1e290
 """A client with a larger squared length is rejected: sums of such squares must stay finite."""
+
+Groups: TypeAlias = Sequence[Sequence[Layer]]
+"""Layers whose inner products are added up, and measured as one."""
 
 
 @dataclass(frozen=True)
@@ -226,8 +236,33 @@ class Geometry:
             with_center=self.with_center[:, index],
         )
 
+    def parts(self) -> list[Tensor]:
+        """Return the clients' rows, as many at a time as may be looked at without much memory."""
+        return list(torch.arange(len(self)).split(max(1, _PART // max(1, len(self)))))
+
+    def by_parts(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return what a function of some rows finds of each of them, (…, n), for all rows.
+
+        What is found is put where there is room for all of it: if small tensors were kept between
+        the large ones of each part, no memory of these could be used again.
+
+        Parameters
+        ----------
+        function
+            Called with each of `parts`, returns (…, rows).
+        """
+        found = torch.empty(0)
+        for rows in self.parts():
+            part = function(rows)
+            if not len(found):
+                found = part.new_empty(*part.shape[:-1], len(self))
+            found[..., rows] = part
+        return found
+
     def total(self) -> Geometry:
         """Return the geometry of the whole update as one layer, which takes little memory."""
+        if len(self.layers) == 1:
+            return replace(self, layers=("",), shapes=())
         return replace(
             self,
             layers=("",),
@@ -288,20 +323,49 @@ class Geometry:
                 raise InputError(f"this round was measured without a reference {name!r}")
         return [len(self) + self.references.index(name) for name in references]
 
-    def _about_center(self) -> Tensor:
+    def _about_center(self, rows: Tensor | None = None) -> Tensor:
         """Inner products of the clients over all the layers, seen from each layer's center."""
-        return self.about_center[:, : len(self), : len(self)].sum(0)
+        about = self.about_center[:, : len(self), : len(self)]
+        return (about if rows is None else about[:, rows]).sum(0)
 
-    def gram(self) -> Tensor:
-        """Inner products over all the layers, (n, n)."""
-        return self.grams().sum(0)
+    def _squares_about_center(self) -> Tensor:
+        if len(self.layers) == 1:
+            return self.about_center[0].diagonal()[: len(self)]
+        return self._about_center().diagonal()  # summed as the products are, to the same bits
 
-    def squared_distances(self) -> Tensor:
-        """Squared distances between the updates, (n, n); never negative, the diagonal 0."""
-        gram = self._about_center()
-        norms = gram.diagonal()
-        squared = norms[:, None] + norms[None, :] - 2 * gram
-        return squared.clamp_(min=0).fill_diagonal_(0)
+    def gram(self, rows: Tensor | None = None) -> Tensor:
+        """Inner products over all the layers, (n, n).
+
+        Parameters
+        ----------
+        rows
+            Which clients' rows are wanted, such as one of `parts`; by default all.
+        """
+        if rows is None:
+            return self.grams().sum(0)
+        n = len(self)
+        about, cross = self.about_center[:, rows, :n], self.with_center[:, :n]
+        found = about + cross[:, rows, None] + cross[:, None, :] + self.of_center[:, None, None]
+        return found.sum(0)
+
+    def _squares(self) -> Tensor:
+        if len(self.layers) > 1:
+            return self.gram().diagonal()
+        cross = self.with_center[0, : len(self)]
+        return self._squares_about_center() + cross + cross + self.of_center[0]
+
+    def squared_distances(self, rows: Tensor | None = None) -> Tensor:
+        """Squared distances between the updates, (n, n); never negative, the diagonal 0.
+
+        Parameters
+        ----------
+        rows
+            Which clients' rows are wanted, such as one of `parts`; by default all.
+        """
+        squares = self._squares_about_center()
+        own = squares if rows is None else squares[rows]
+        squared = (own[:, None] + squares[None, :]).sub_(self._about_center(rows), alpha=2)
+        return _with_own(squared.clamp_(min=0), rows, 0)
 
     def squared_distances_to(self, reference: str) -> Tensor:
         """Squared distances of the updates to a reference, (n,); never negative."""
@@ -311,7 +375,10 @@ class Geometry:
 
     def middle(self) -> int:
         """Return the client whose median distance to the others is the smallest."""
-        return int(self.squared_distances().median(dim=1).values.argmin())
+        return int(self.by_parts(self._median_distances).argmin())
+
+    def _median_distances(self, rows: Tensor) -> Tensor:
+        return self.squared_distances(rows).median(dim=1).values
 
     def seen_from(self, row: int | str) -> Tensor:
         """Inner products of the differences to a client or a reference over all layers, (n, n)."""
@@ -322,8 +389,8 @@ class Geometry:
 
     def norms(self) -> Tensor:
         """Lengths of the updates, (n,); 0 for one that is lost in the rounding of a far center."""
-        squares = self.gram().diagonal()
-        terms = self._about_center().diagonal() + self.of_center.sum()
+        squares = self._squares()
+        terms = self._squares_about_center() + self.of_center.sum()
         return torch.where(squares > _LOST * terms, squares, 0.0).sqrt()
 
     def length_of(self, coefficients: Tensor) -> float | None:
@@ -345,12 +412,19 @@ class Geometry:
             return None
         return float(square.clamp(min=0).sqrt())
 
-    def cosines(self) -> Tensor:
-        """Cosines between the updates, (n, n); 0 for an update of length 0, the diagonal 1."""
+    def cosines(self, rows: Tensor | None = None) -> Tensor:
+        """Cosines between the updates, (n, n); 0 for an update of length 0, the diagonal 1.
+
+        Parameters
+        ----------
+        rows
+            Which clients' rows are wanted, such as one of `parts`; by default all.
+        """
         lengths = self.norms()
-        products = lengths[:, None] * lengths[None, :]
-        cosines = torch.where(products > 0, self.gram() / products, torch.zeros_like(products))
-        return cosines.clamp_(-1, 1).fill_diagonal_(1)
+        own = lengths if rows is None else lengths[rows]
+        products = own[:, None] * lengths[None, :]
+        cosines = torch.where(products > 0, self.gram(rows) / products, torch.zeros_like(products))
+        return _with_own(cosines.clamp_(-1, 1), rows, 1)
 
     def principal_coordinates(self, components: int) -> Tensor:
         """Coordinates of the updates along their own principal axes, (n, components).
@@ -363,6 +437,14 @@ class Geometry:
         values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
         coordinates = (vectors * values.sqrt())[:, :components]
         return torch.nn.functional.pad(coordinates, (0, components - coordinates.shape[1]))
+
+
+def _with_own(block: Tensor, rows: Tensor | None, value: float) -> Tensor:
+    """Set what each of some clients has with itself."""
+    if rows is None:
+        return block.fill_diagonal_(value)
+    block[torch.arange(len(rows)), rows] = value
+    return block
 
 
 def measure(
@@ -399,85 +481,77 @@ def measure(
             raise InputError(f"the round has no reference {name!r} to compare clients with")
     names = tuple(layer.name for layer in layers)
     shapes = tuple(layer.shape for layer in layers)
-    found = None
-    if by_layer or len(layers) == 1:
-        found = measure_layers(updates, layers, references, pairs=pairs)
-    else:
-        names, shapes = (_EVERY,), ()
-        for layer in layers:
-            part = measure_layers(updates, [layer], references, pairs=pairs)
-            if part is None:
-                found = None
-                break
-            if found is None:
-                found = part
-            else:  # each seen from its own center: products of differences add up all the same
-                for total, more in zip(found, part, strict=True):
-                    total.add_(more)
+    groups: Groups = [(layer,) for layer in layers]
+    if not by_layer and len(layers) > 1:
+        names, shapes, groups = (_EVERY,), (), [layers]
+    found = measure_groups(updates, groups, references, pairs=pairs)
     if found is None:  # how clients lie to each other says which center will do
         return measure(updates, references, by_layer=by_layer)
-    about_center, with_center, of_center = found
+    about_center = found[0]
     squares = about_center.diagonal(dim1=1, dim2=2).sum(dim=0)
     refuse_immeasurable(updates, squares, references)
     if not pairs:
-        n = len(updates)
-        about_center[:, :n, :n][:, ~torch.eye(n, dtype=torch.bool)] = torch.nan
-    found = about_center, with_center, of_center
+        of_clients = about_center[:, : len(updates), : len(updates)]
+        own = of_clients.diagonal(dim1=1, dim2=2).clone()
+        of_clients.fill_(torch.nan).diagonal(dim1=1, dim2=2).copy_(own)
     return Geometry(updates.clients, names, *found, tuple(references), shapes)
 
 
 _EVERY = "every layer"
 
 
-def measure_layers(
-    updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+def measure_groups(
+    updates: Updates, groups: Groups, references: Sequence[str], *, pairs: bool
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return `Geometry.about_center`, `with_center` and `of_center` of layers.
+    """Return `Geometry.about_center`, `with_center` and `of_center` of groups of layers.
 
-    None if pairs are needed to know a layer's center, and were not asked for.
+    A group's inner products are added up in place, and its distances are trusted, or not, as those
+    of one layer. None if pairs are needed to know a group's center, and were not asked for.
     """
     if updates.shards is not None:
         found: tuple[Tensor, Tensor, Tensor] | None = updates.shards.measured(
-            updates, layers, references, pairs=pairs
+            updates, groups, references, pairs=pairs
         )
         return found
-    n, others = len(updates), len(references)
+    layers = [layer for group in groups for layer in group]
+    places = {layer.name: place for place, group in enumerate(groups) for layer in group}
     reading = updates.reading(layers, references)
     if reading is None:
-        about_center = _by_blocks(updates, layers, references, pairs=pairs)
+        about_center = _by_blocks(updates, groups, references, pairs=pairs)
     else:
-        about_center = torch.zeros(len(layers), n + others, n + others, dtype=torch.float64)
-        found_grams = reading.grams(pairs=pairs)
-        for row, layer in enumerate(layers):
-            if layer.size:
-                about_center[row] = found_grams[layer.name]
-    with_center = about_center.new_zeros(len(layers), n + others)
-    of_center = about_center.new_zeros(len(layers))
-    if not updates.is_checked and not bool(torch.isfinite(about_center).all()):
+        about_center = reading.grams(places, len(groups), pairs=pairs)
+    with_center = about_center.new_zeros(about_center.shape[:2])
+    of_center = about_center.new_zeros(len(groups))
+    if not updates.is_checked and not all(map(_is_finite, about_center)):
         raise NonFiniteError
-    for row in _untrustworthy(about_center, layers):
-        gram, layer = about_center[row], layers[row]
-        if _share_products(gram, _doubtful_pairs(gram, layer), updates, layer):
+    least = [_least(group) for group in groups]
+    for place in _untrustworthy(about_center, least):
+        gram, group = about_center[place], groups[place]
+        if _share_products(gram, least[place], updates, group):
             continue
         if not pairs:
             return None
-        gram, cross, square = _measure_about_center(updates, layer, _middle(gram), references)
-        about_center[row], with_center[row], of_center[row] = gram, cross, square
+        with_center[place], of_center[place] = _measure_about_center(
+            gram, updates, group, _middle(gram), references
+        )
     return about_center, with_center, of_center
 
 
 def _by_blocks(
-    updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+    updates: Updates, groups: Groups, references: Sequence[str], *, pairs: bool
 ) -> Tensor:
     """Measure layers with PyTorch, in blocks: on any device, and from any source."""
-    n, others = len(updates), len(references)
-    products = (n * n if pairs else n) + others * n + others * (others + 1) // 2
-    totals = torch.zeros(len(layers), products, dtype=torch.float64)
-    rows = {layer.name: row for row, layer in enumerate(layers)}
+    n, rows = len(updates), len(updates) + len(references)
+    grams = torch.zeros(len(groups), rows, rows, dtype=torch.float64)
+    places = {layer.name: place for place, group in enumerate(groups) for layer in group}
+    layers = [layer for group in groups for layer in group]
     for block in updates.blocks(layers, check=False, stacked=True, references=references):
-        total = totals[rows[block.layer.name]]
-        _add_products(total, block.values, block.references, pairs=pairs)
-    return _matrices(totals, n, others, pairs=pairs)
+        gram = grams[places[block.layer.name]]
+        _add_products(gram, block.values, block.references, pairs=pairs)
+    grams[:, :n, n:] = grams[:, n:, :n].mT
+    own = grams[:, n:, n:]
+    own += own.tril(-1).mT
+    return grams
 
 
 def refuse_immeasurable(updates: Updates, squares: Tensor, references: Sequence[str]) -> None:
@@ -504,14 +578,15 @@ def refuse_immeasurable(updates: Updates, squares: Tensor, references: Sequence[
 
 
 def _add_products(
-    total: Tensor, values: Tensor, references: Sequence[Tensor] = (), *, pairs: bool = True
+    gram: Tensor, values: Tensor, references: Sequence[Tensor] = (), *, pairs: bool = True
 ) -> None:
-    """Add inner products to a float64 vector that `_matrices` reads.
+    """Add inner products to a float64 matrix: of rows, and in the lower triangle of references.
 
     A batched product over chunks of columns keeps all rows of a chunk in the cache, and adding
     the chunks up one after the other makes the sum the same for every block size. References are
     multiplied with the same block while it is in the cache: no row is copied for them, and what is
-    measured of the rows does not depend on them.
+    measured of the rows does not depend on them. Without `pairs`, rows are multiplied with
+    themselves alone.
     """
     n, columns = values.shape
     whole = columns - columns % CHUNK
@@ -522,87 +597,91 @@ def _add_products(
             continue
         rows = values[:, start:stop].view(n, -1, size).transpose(0, 1)
         others = [other[start:stop].view(-1, 1, size) for other in references]
-        if pairs:
-            found = [torch.bmm(rows, rows.mT).flatten(1)]
-        else:
-            found = [torch.linalg.vector_norm(rows, dim=2).double().square()]
+        if not pairs:
+            squares = torch.linalg.vector_norm(rows, dim=2).cpu().double().square()
+            add_in_order(gram.diagonal()[:n], squares)
+        elif n * n <= _MOST_PRODUCTS:
+            add_in_order(gram[:n, :n], torch.bmm(rows, rows.mT).cpu().to(torch.float64))
+        else:  # one chunk, whose products take as much as the matrix itself
+            for part in torch.arange(n).split(max(1, _PART // n)):
+                some = slice(int(part[0]), int(part[-1]) + 1)
+                gram[some, :n] += (rows[0, some] @ rows[0].T).cpu()
         for place, other in enumerate(others):
             # One row from the left: the other way round, a product takes many times longer.
-            found += [torch.bmm(other, each.mT)[:, 0] for each in (rows, *others[: place + 1])]
-        products = torch.cat(found, 1) if others else found[0]
-        add_in_order(total, products.cpu().to(torch.float64))
+            found = [torch.bmm(other, each.mT)[:, 0] for each in (rows, *others[: place + 1])]
+            products = torch.cat(found, 1).cpu().to(torch.float64)
+            add_in_order(gram[n + place, : n + place + 1], products)
 
 
-def _matrices(totals: Tensor, n: int, references: int, *, pairs: bool) -> Tensor:
-    """Return Gram matrices by layer: of rows, and of references that follow them.
-
-    Parameters
-    ----------
-    totals
-        By layer: the n×n products of the rows, then each reference's with all rows, with the
-        references before it and with itself.
-    n, references
-        How many rows and references there are.
-    pairs
-        Whether `totals` begin with n×n products, and not with n squares; all others are 0 then.
-    """
-    begins = n * n if pairs else n
-    of_rows = totals[:, :begins]
-    grams = totals.new_zeros(len(totals), n + references, n + references)
-    grams[:, :n, :n] = of_rows.view(-1, n, n) if pairs else of_rows.diag_embed()
-    for place in range(n, n + references):
-        row = totals[:, begins : begins + place + 1]
-        grams[:, place, : place + 1] = row
-        grams[:, : place + 1, place] = row
-        begins += place + 1
-    return grams
+def _least(layers: Sequence[Layer]) -> float:
+    """How small a squared distance may be against the squared norms and still be trusted."""
+    return DISTRUST * max(torch.finfo(layer.compute_dtype).eps for layer in layers)
 
 
-def _untrustworthy(grams: Tensor, layers: Sequence[Layer]) -> list[int]:
-    """Find the layers with a distance so small that rounding of the norms may have made it."""
-    precision = [torch.finfo(layer.compute_dtype).eps for layer in layers]
-    least = DISTRUST * torch.tensor(precision, dtype=torch.float64)
-    norms = grams.diagonal(dim1=1, dim2=2)
-    apart = ~torch.eye(grams.shape[1], dtype=torch.bool)
+def _is_finite(gram: Tensor) -> bool:
+    # A finite sum proves that all its terms are; one that is not may only be too large.
+    if bool(torch.isfinite(gram.sum())):
+        return True
+    return all(bool(torch.isfinite(gram[rows]).all()) for rows in _parts(len(gram)))
+
+
+def _parts(n: int) -> list[slice]:
+    """Cut n rows of n products into parts that may be looked at without much memory."""
+    step = max(1, _PART // max(1, n))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
+def _untrustworthy(grams: Tensor, least: Sequence[float]) -> list[int]:
+    """Find the groups with a distance so small that rounding of the norms may have made it."""
+    norms, bounds = grams.diagonal(dim1=1, dim2=2), torch.tensor(least, dtype=torch.float64)
     found = []
-    # Many layers at a time, but no second copy of all Gram matrices.
-    for rows in torch.arange(len(layers)).split(max(1, _AT_ONCE // grams[0].numel())):
-        sums = norms[rows, :, None] + norms[rows, None, :]
-        # Not above, instead of below: so that NaN counts.
-        trusted = sums - 2 * grams[rows] >= least[rows, None, None] * sums
-        doubtful = (~trusted & apart).flatten(1).any(1)
-        doubtful |= ~torch.isfinite(grams[rows]).flatten(1).all(1)
-        found += rows[doubtful].tolist()
+    # Many groups at a time, but no second copy of all Gram matrices.
+    step = max(1, _AT_ONCE // grams[0].numel())
+    for start in range(0, len(grams), step):
+        some = slice(start, start + step)
+        doubtful = ~torch.isfinite(norms[some]).all(1)
+        for rows in _parts(grams.shape[1]):
+            sums = norms[some, rows, None] + norms[some, None, :]
+            apart = sums.sub(grams[some, rows], alpha=2)
+            # Not above, instead of below: so that NaN counts.
+            trusted = (apart >= bounds[some, None, None] * sums) & (apart < torch.inf)
+            trusted.diagonal(rows.start, dim1=1, dim2=2).fill_(True)
+            doubtful |= ~trusted.flatten(1).all(1)
+        found += (start + doubtful.nonzero().flatten()).tolist()
     return found
 
 
-def _doubtful_pairs(gram: Tensor, layer: Layer) -> Tensor:
-    """Return whose distances are so small against the norms that rounding may have made them."""
-    if not bool(torch.isfinite(gram).all()):
-        return torch.ones_like(gram, dtype=torch.bool)
-    norms = gram.diagonal()
-    sums = norms[:, None] + norms[None, :]
-    doubtful = (sums - 2 * gram) < DISTRUST * torch.finfo(layer.compute_dtype).eps * sums
-    return doubtful.fill_diagonal_(False)
+def _share_products(gram: Tensor, least: float, updates: Updates, layers: Sequence[Layer]) -> bool:
+    """Give equal rows equal products, so that their distance is 0.
 
-
-def _share_products(gram: Tensor, doubtful: Tensor, updates: Updates, layer: Layer) -> bool:
-    """Give equal rows equal products, so that their distance is 0; False if others are doubtful."""
-    n, doubtful = len(updates), doubtful | doubtful.T
-    if bool(doubtful[n:].any()) or not bool(torch.isfinite(gram).all()):
+    False if distances are doubtful, so small against the norms that rounding may have made them,
+    of rows that are not equal.
+    """
+    if not _is_finite(gram):
         return False
-    first = list(range(n))  # the row that each is said to be equal to
-    for row in range(n):
+    n, norms = len(updates), gram.diagonal()
+    doubtful = torch.zeros(len(gram), len(gram), dtype=torch.bool)
+    for rows in _parts(len(gram)):
+        sums = norms[rows, None] + norms[None, :]
+        doubtful[rows] = sums.sub(gram[rows], alpha=2) < least * sums
+    doubtful.fill_diagonal_(False)
+    if bool(doubtful[n:].any()):
+        return False
+    first = torch.arange(n)  # the row that each is said to be equal to
+    for row in doubtful[:n, :n].any(1).nonzero().flatten().tolist():
         earlier = doubtful[row, :row].nonzero()
         if len(earlier):
             first[row] = first[int(earlier[0])]
-    if any(first[a] != first[b] for a, b in doubtful.nonzero().tolist()):
-        return False
-    copies = {row: same for row, same in enumerate(first) if row != same}
-    rows = sorted({*copies, *copies.values()})
-    some = updates.only(updates.clients[row] for row in rows)
-    pairs = [(rows.index(row), rows.index(same)) for row, same in copies.items()]
-    for block in some.blocks([layer], check=False):
+    for rows in _parts(n):
+        if bool((doubtful[rows, :n] & (first[rows, None] != first[None, :])).any()):
+            return False
+    del doubtful
+    copies = {row: same for row, same in enumerate(first.tolist()) if row != same}
+    involved = sorted({*copies, *copies.values()})
+    places = {row: place for place, row in enumerate(involved)}
+    some = updates.only(updates.clients[row] for row in involved)
+    pairs = [(places[row], places[same]) for row, same in copies.items()]
+    for block in some.blocks(layers, check=False):
         if not all(torch.equal(block.rows[a], block.rows[b]) for a, b in pairs):
             return False
     for row, same in copies.items():
@@ -613,26 +692,35 @@ def _share_products(gram: Tensor, doubtful: Tensor, updates: Updates, layer: Lay
 
 def _middle(gram: Tensor) -> int:
     """The row whose median distance to the others is the smallest, roughly."""
-    norms = gram.diagonal()
-    squared = norms[:, None] + norms[None, :] - 2 * gram
-    squared = torch.nan_to_num(squared, nan=torch.inf, posinf=torch.inf)
-    return int(squared.median(dim=1).values.argmin())
+    norms, medians = gram.diagonal(), gram.new_empty(len(gram))
+    for rows in _parts(len(gram)):
+        squared = norms[rows, None] + norms[None, :] - 2 * gram[rows]
+        squared = torch.nan_to_num(squared, nan=torch.inf, posinf=torch.inf)
+        medians[rows] = squared.median(dim=1).values
+    return int(medians.argmin())
 
 
 def _measure_about_center(
-    updates: Updates, layer: Layer, center: int, references: Sequence[str]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Measure a layer's differences to one row in float64, with the center as one more row."""
-    n = len(updates) + len(references)
-    total = torch.zeros((n + 1) ** 2, dtype=torch.float64)
-    for block in updates.blocks([layer], check=False, stacked=True, references=references):
-        for start in range(0, block.values.shape[1], _EXACT_COLUMNS):
-            columns = slice(start, start + _EXACT_COLUMNS)
+    gram: Tensor, updates: Updates, layers: Sequence[Layer], center: int, references: Sequence[str]
+) -> tuple[Tensor, Tensor]:
+    """Measure layers' differences to one row again, in float64, in the place of their products.
+
+    Returns what the differences' products with the center are, and the center's own.
+    """
+    n = len(gram)
+    cross = torch.zeros(n + 1, dtype=torch.float64)
+    gram.zero_()
+    step = CHUNK * max(1, _EXACT_VALUES // (n * CHUNK))
+    for block in updates.blocks(layers, check=False, stacked=True, references=references):
+        for start in range(0, block.values.shape[1], step):
+            columns = slice(start, start + step)
             rows = [block.values[:, columns], *(other[None, columns] for other in block.references)]
             part = torch.cat(rows).cpu().to(torch.float64)
-            middle = part[center]
-            whole = torch.cat([part - middle, middle[None]])
             # Whole chunks, so that rows lie in memory alike whatever the size of blocks.
-            _add_products(total, torch.nn.functional.pad(whole, (0, -whole.shape[1] % CHUNK)))
-    products = total.view(n + 1, n + 1)
-    return products[:n, :n], products[:n, n], products[n, n]
+            part = torch.nn.functional.pad(part, (0, -part.shape[1] % CHUNK))
+            middle = part[center].clone()
+            _add_products(gram, part.sub_(middle))
+            others = middle.view(-1, 1, CHUNK)
+            each = part.view(n, -1, CHUNK).transpose(0, 1), others
+            add_in_order(cross, torch.cat([torch.bmm(others, one.mT)[:, 0] for one in each], 1))
+    return cross[:n], cross[n]

@@ -11,7 +11,7 @@ thousand clients that send the same are not noticed for that; one in ten is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,11 +99,7 @@ class Landmarks:
         weights
             (n,), float64.
         """
-        layers = self.updates.of_kind(Kind.PARAMETER)
-        found = torch.zeros(len(layers), len(weights), dtype=torch.float64)
-        for row, values in _chunks(self.updates, layers, exact=self.exact):
-            estimate = weights.to(values.device, values.dtype) @ values
-            found[row] += (values @ estimate).cpu()
+        (found,) = _read(_products, self.updates, (), weights, exact=self.exact)
         return found
 
     def distances_to_sum(self, weights: Tensor) -> Tensor:
@@ -111,12 +107,8 @@ class Landmarks:
 
         Differences are taken value by value: no common part of the updates cancels.
         """
-        layers = self.updates.of_kind(Kind.PARAMETER)
-        found = torch.zeros(len(weights), dtype=torch.float64)
-        for _, values in _chunks(self.updates, layers, exact=True):
-            away = values - weights.to(values.device) @ values
-            found += away.square_().sum(1).cpu()
-        return found
+        (found,) = _read(_distances, self.updates, (), weights, exact=True)
+        return found.sum(0)
 
     def start(self, unit: Tensor | None = None, smoothing: float = 1e-16) -> tuple[Tensor, float]:
         """Return weights near the geometric median, (n,), and a usual squared distance; no read.
@@ -191,7 +183,7 @@ def measure_landmarks(
         if name not in updates.references:
             raise InputError(f"the round has no reference {name!r} to compare clients with")
     index = torch.as_tensor(list(rows), dtype=torch.long)
-    found = _measure(updates, layers, index, references, exact=False)
+    found = _read(_compared, updates, references, index, exact=False)
     if not all(bool(torch.isfinite(each).all()) for each in found):
         if not updates.is_checked:
             raise NonFiniteError
@@ -202,7 +194,7 @@ def measure_landmarks(
             for layer, each, with_them in zip(layers, *found[:2], strict=True)
         )
     if doubtful:
-        found = _measure(updates, layers, index, references, exact=True)
+        found = _read(_compared, updates, references, index, exact=True)
     squares, products, own = found
     refuse_immeasurable(updates, torch.cat([squares, own], 1).sum(0), references)
     return Landmarks(updates, index, squares, products, own, doubtful)
@@ -218,14 +210,27 @@ def _untrustworthy(squares: Tensor, products: Tensor, index: Tensor, layer: Laye
     return bool(doubtful.any())
 
 
-def _measure(
+def _read(
+    task: Callable[..., tuple[Tensor, ...]],
     updates: Updates,
-    layers: Sequence[Layer],
-    index: Tensor,
     references: Sequence[str],
-    *,
+    *given: Tensor,
     exact: bool,
+) -> tuple[Tensor, ...]:
+    """Have a round read, here or by its shards; all that is found adds up over columns."""
+    layers = updates.of_kind(Kind.PARAMETER)
+    if updates.shards is None:
+        return task(updates, layers, references, *given, exact)
+    found: tuple[Tensor, ...] = updates.shards.added(
+        task, updates, layers, references, *given, exact
+    )
+    return found
+
+
+def _compared(
+    updates: Updates, layers: Sequence[Layer], references: Sequence[str], index: Tensor, exact: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `Landmarks.squares`, `products` and `references` of layers."""
     n, k = len(updates), len(index) + len(references)
     squares = torch.zeros(len(layers), n, dtype=torch.float64)
     products = torch.zeros(len(layers), n, k, dtype=torch.float64)
@@ -242,6 +247,28 @@ def _measure(
             products[row] += (values @ others.T).cpu()
             own[row] += others[len(index) :].double().square().sum(1).cpu()
     return squares, products, own
+
+
+def _products(
+    updates: Updates, layers: Sequence[Layer], _: Sequence[str], weights: Tensor, exact: bool
+) -> tuple[Tensor]:
+    """Return inner products with a sum of the updates by layer, (layers, n)."""
+    found = torch.zeros(len(layers), len(weights), dtype=torch.float64)
+    for row, values in _chunks(updates, layers, exact=exact):
+        estimate = weights.to(values.device, values.dtype) @ values
+        found[row] += (values @ estimate).cpu()
+    return (found,)
+
+
+def _distances(
+    updates: Updates, layers: Sequence[Layer], _: Sequence[str], weights: Tensor, exact: bool
+) -> tuple[Tensor]:
+    """Return squared distances to a sum of the updates by layer, (layers, n)."""
+    found = torch.zeros(len(layers), len(weights), dtype=torch.float64)
+    for row, values in _chunks(updates, layers, exact=exact):
+        away = values - weights.to(values.device, values.dtype) @ values
+        found[row] += away.square_().sum(1).cpu()
+    return (found,)
 
 
 def _laid_out(values: Tensor, *, exact: bool) -> Tensor:

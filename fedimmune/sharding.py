@@ -2,9 +2,9 @@
 
 Inner products and column statistics add up over columns, so a shard measures its own, and the
 server adds up n×n numbers; weighted sums and medians of columns need nobody else's columns. All
-that rules decide stays where it was: `measure`, `combine`, `survival` and `Updates.checked` ask
-`Updates.shards`, if there are any, to do their reading. What else reads a round (landmarks, rules
-that look at values) does so at the server.
+that rules decide stays where it was: `measure`, `measure_landmarks`, `combine`, `survival` and
+`Updates.checked` ask `Updates.shards`, if there are any, to do their reading. What else reads a
+round (rules that look at values) does so at the server.
 
 Shards are actors of Ray (Moritz et al., *Ray: A Distributed Framework for Emerging AI
 Applications*, OSDI 2018). Every machine has to find the files under the same paths.
@@ -98,19 +98,27 @@ _PATIENCE = 5.0
 
 
 def _measured(
-    part: Updates, wanted: Sequence[str], references: Sequence[str], pairs: bool
-) -> dict[str, tuple[Tensor, Tensor, Tensor]] | None:
-    """Measure those of the wanted layers that the shard has columns of."""
-    layers = [layer for layer in part.layers if layer.name in wanted]
-    if not layers:
+    part: Updates, wanted: Sequence[Sequence[str]], references: Sequence[str], pairs: bool
+) -> dict[int, tuple[Tensor, Tensor, Tensor]] | None:
+    """Measure what the shard has of groups of layers."""
+    mine = [[layer for layer in part.layers if layer.name in names] for names in wanted]
+    places = [place for place, layers in enumerate(mine) if layers]
+    if not places:
         return {}
-    found = geometry.measure_layers(part, layers, references, pairs=pairs)
+    groups = [mine[place] for place in places]
+    found = geometry.measure_groups(part, groups, references, pairs=pairs)
     if found is None:
         return None
-    return {
-        layer.name: (found[0][row], found[1][row], found[2][row])
-        for row, layer in enumerate(layers)
-    }
+    return {place: (found[0][k], found[1][k], found[2][k]) for k, place in enumerate(places)}
+
+
+def _by_layer(
+    part: Updates, task: Task, wanted: Sequence[str], references: Sequence[str], rest: Sequence[Any]
+) -> tuple[list[str], tuple[Tensor, ...]]:
+    """Call a task with those of the wanted layers that the shard has columns of."""
+    layers = [layer for layer in part.layers if layer.name in wanted]
+    found = task(part, layers, references, *rest) if layers else ()
+    return [layer.name for layer in layers], found
 
 
 def _combined(
@@ -142,32 +150,58 @@ class Shards:
     ranges
         Each part's columns.
     run
-        Called with a task and its arguments for each part, returns the parts' answers: for each
+        Called with a task and its arguments for each part, yields the parts' answers: for each
         the task is called with the part, as a round of the given clients, and the arguments.
     """
 
     ranges: Sequence[Ranges]
-    run: Callable[[Task, Sequence[_Call]], list[Any]]
+    run: Callable[[Task, Sequence[_Call]], Iterator[Any]]
 
     def measured(
-        self, updates: Updates, layers: Sequence[Layer], references: Sequence[str], *, pairs: bool
+        self,
+        updates: Updates,
+        groups: geometry.Groups,
+        references: Sequence[str],
+        *,
+        pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Measure layers, as `geometry.measure_layers` does."""
-        names = [layer.name for layer in layers]
-        answers = self._ask(_measured, updates, references, names, tuple(references), pairs)
+        """Measure groups of layers, as `geometry.measure_groups` does."""
+        names = [[layer.name for layer in group] for group in groups]
         rows = len(updates) + len(references)
-        about = torch.zeros(len(layers), rows, rows, dtype=torch.float64)
-        cross, of = about.new_zeros(len(layers), rows), about.new_zeros(len(layers))
-        for answer in answers:
-            if answer is None:
-                return None
-            for name, (products, with_center, square) in answer.items():
-                row = names.index(name)
+        about = torch.zeros(len(groups), rows, rows, dtype=torch.float64)
+        cross, of = about.new_zeros(len(groups), rows), about.new_zeros(len(groups))
+        needs_pairs = False
+        for _, answer in self._ask(_measured, updates, references, names, tuple(references), pairs):
+            needs_pairs |= answer is None
+            for place, (products, with_center, square) in (answer or {}).items():
                 # Each part is seen from a center of its own: such products add up all the same.
-                about[row] += products
-                cross[row] += with_center
-                of[row] += square
-        return about, cross, of
+                about[place] += products
+                cross[place] += with_center
+                of[place] += square
+        return None if needs_pairs else (about, cross, of)
+
+    def added(
+        self,
+        task: Task,
+        updates: Updates,
+        layers: Sequence[Layer],
+        references: Sequence[str],
+        *rest: Any,
+    ) -> tuple[Tensor, ...]:
+        """Add up what a task finds of each layer: tensors whose rows are the layers.
+
+        It is called with the part, the layers that the part has, and all that follows them here.
+        """
+        names = [layer.name for layer in layers]
+        totals: tuple[Tensor, ...] = ()
+        given = task, names, tuple(references), rest
+        for _, (mine, found) in self._ask(_by_layer, updates, references, *given):
+            if not totals:
+                totals = tuple(each.new_zeros(len(names), *each.shape[1:]) for each in found)
+            index = torch.tensor([names.index(name) for name in mine], dtype=torch.long)
+            for total, each in zip(totals, found, strict=False):
+                total.index_add_(0, index, each)
+        return totals
 
     def combined(
         self,
@@ -179,7 +213,7 @@ class Shards:
     ) -> Iterator[tuple[str, int, Tensor]]:
         """Put columns together: yields the layer, the first column and the values of each part."""
         answers = self._ask(_combined, updates, tuple(plus), function, checked, dict(plus))
-        for ranges, answer in zip(self.ranges, answers, strict=True):
+        for ranges, answer in answers:
             for name, values in answer.items():
                 yield name, ranges[name][0], values
 
@@ -188,7 +222,7 @@ class Shards:
     ) -> Tensor | None:
         """Return the share of columns at which each client was used, counted on a sample."""
         each = max(CHUNK, columns // len(self.ranges))
-        answers = self._ask(_used, updates, (), used, each)
+        answers = [answer for _, answer in self._ask(_used, updates, (), used, each)]
         if any(answer is None for answer in answers):
             return None
         total = torch.stack([answer[0] for answer in answers]).sum(0)
@@ -197,13 +231,14 @@ class Shards:
     def rejected(self, updates: Updates) -> dict[ClientId, str]:
         """Return who sent values that are not finite among the trained ones, and why."""
         found: dict[ClientId, str] = {}
-        for answer in self._ask(_rejected, updates, ()):
+        for _, answer in self._ask(_rejected, updates, ()):
             found |= answer
         return found
 
     def _ask(
         self, task: Task, updates: Updates, references: Sequence[str], *rest: Any
-    ) -> list[Any]:
+    ) -> Iterator[tuple[Ranges, Any]]:
+        """Yield each part's answer as it comes; those of many clients are too large for a list."""
         calls = [
             _Call(
                 updates.clients,
@@ -213,12 +248,20 @@ class Shards:
             )
             for ranges in self.ranges
         ]
-        answers = self.run(task, calls)
-        problems = [answer for answer in answers if isinstance(answer, NonFiniteError)]
+        width = {layer.name: layer.dtype.itemsize for layer in updates.layers}
+        problems: list[NonFiniteError] = []
+        for ranges, answer in zip(self.ranges, self.run(task, calls), strict=True):
+            if isinstance(answer, NonFiniteError):
+                problems.append(answer)
+                continue
+            if updates.on_read is not None and task is not _used:  # which looks at a sample
+                updates.on_read(
+                    len(updates) * sum(width[n] * (b - a) for n, (a, b) in ranges.items())
+                )
+            yield ranges, answer
         if problems:
             named = {c: why for problem in problems for c, why in (problem.reasons or {}).items()}
             raise NonFiniteError(named or None)
-        return answers
 
     @staticmethod
     def _cut(updates: Updates, name: str, ranges: Ranges) -> dict[str, Tensor]:
@@ -254,8 +297,8 @@ def in_this_process(updates: Updates, count: int) -> Updates:
     ranges = column_ranges(updates.of_kind(Kind.PARAMETER), count)
     parts = [shard_of(updates, each) for each in ranges]
 
-    def run(task: Task, calls: Sequence[_Call]) -> list[Any]:
-        return [call(task, part) for call, part in zip(calls, parts, strict=True)]
+    def run(task: Task, calls: Sequence[_Call]) -> Iterator[Any]:
+        return (call(task, part) for call, part in zip(calls, parts, strict=True))
 
     return replace(updates, shards=Shards(ranges, run))
 
@@ -335,11 +378,11 @@ def sharded(
         reader = ray.remote(num_cpus=1 if workers is None else 0)(_Reader)
         actors = [reader.remote(list(files), options, each) for each in ranges]
 
-        def run(task: Task, calls: Sequence[_Call]) -> list[Any]:
+        def run(task: Task, calls: Sequence[_Call]) -> Iterator[Any]:
             try:
-                return list(
-                    ray.get([a.ask.remote(task, c) for a, c in zip(actors, calls, strict=True)])
-                )
+                asked = [a.ask.remote(task, c) for a, c in zip(actors, calls, strict=True)]
+                while asked:
+                    yield ray.get(asked.pop(0))
             except ray.exceptions.RayError as error:
                 last = str(error).strip().splitlines()[-1]
                 raise InputError(f"a worker of the Ray cluster failed: {last}") from error

@@ -235,6 +235,7 @@ class Updates:
         are_updates: bool = False,
         buffers: Iterable[str] = (),
         samples: Mapping[Any, float] | None = None,
+        on_open: Callable[[], None] | None = None,
     ) -> Updates:
         """Make a round from safetensors files, one per client, mapped into memory.
 
@@ -253,6 +254,8 @@ class Updates:
             If it is given all the same, it says which layers are right.
         buffers, samples
             As in `from_states`.
+        on_open
+            Called after each file, for progress displays.
         """
         if global_file is None and not are_updates:
             raise InputError(
@@ -279,6 +282,8 @@ class Updates:
             except InputError as error:
                 states.append({})
                 unreadable.append(str(error))
+            if on_open is not None:
+                on_open()
         base = None if are_updates else pattern
         made = cls._from_states(
             states,

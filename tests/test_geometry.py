@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune import Updates, geometry, measure, rules
+from fedimmune import _fused as fused
+from fedimmune.kernels import num_threads
 from tests.rounds import COLUMNS, SHAPES, as_states, in_blocks, matrices
 
 
@@ -246,3 +250,67 @@ def test_equality_is_by_layer() -> None:
     assert (found.of_center > 0).tolist() == [False, True]
     exact = apart(rows)
     torch.testing.assert_close(found.squared_distances(), exact, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", ["plain", "fused"])
+@pytest.mark.parametrize("pairs", [True, False])
+def test_one_matrix_of_many_clients(
+    form: str, pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were few: with references, in any blocks, and by any number of threads."""
+    if form == "fused":
+        pytest.importorskip("numba")
+    monkeypatch.setenv(fused.SWITCH, form)
+    monkeypatch.setattr(fused, "_MANY", 20)
+    monkeypatch.setattr(geometry, "_PART", 100)
+    monkeypatch.setattr(geometry, "_MOST_PRODUCTS", 500)
+    random = torch.Generator().manual_seed(1)
+    rows, own = torch.randn(50, 3001, generator=random), torch.randn(3001, generator=random)
+    rows[7], rows[30] = rows[3], rows[3]
+    layers = {"a": (1500,), "b": (1501,)}
+    updates = Updates.from_vectors(rows, layers=layers)
+    updates = replace(
+        updates, references={"anchor": dict(zip(layers, own.split([1500, 1501]), strict=True))}
+    )
+    found = []
+    for threads, columns in ((1, 512), (2, 4096)):
+        with num_threads(threads):
+            some = replace(updates, block_columns=columns)
+            found.append(measure(some, ["anchor"], pairs=pairs, by_layer=False))
+    assert torch.equal(found[0].about_center.nan_to_num(), found[1].about_center.nan_to_num())
+    exact = rows.double() @ torch.cat([rows, own[None]]).double().T
+    torch.testing.assert_close(
+        found[0].reference("anchor").products[0], exact[:, -1], atol=1e-2, rtol=1e-5
+    )
+    torch.testing.assert_close(found[0].norms(), rows.double().norm(dim=1))
+    if pairs:
+        torch.testing.assert_close(found[0].gram(), exact[:, :-1], atol=1e-2, rtol=1e-5)
+        assert float(found[0].squared_distances()[7, 30]) == 0
+        for of_rows in (found[0].gram, found[0].squared_distances, found[0].cosines):
+            parts = torch.cat([of_rows(part) for part in found[0].parts()])
+            assert len(found[0].parts()) > 1
+            assert torch.equal(parts, of_rows())
+
+
+@pytest.mark.parametrize("name", ["krum", "multi-krum", "foolsgold", "cosine-clustering"])
+@given(matrix=matrices(least=5))
+def test_rules_look_at_some_rows_at_a_time(name: str, matrix: Tensor) -> None:
+    whole = rules.get(name).aggregate(matrix)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(geometry, "_PART", 2 * len(matrix))
+        found = rules.get(name).aggregate(matrix)
+    assert found.weights == whole.weights
+    assert found.scores == whole.scores
+
+
+@pytest.mark.parametrize("common", [1e3, 1e5])
+def test_a_common_part_of_many_does_not_cancel(
+    common: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(geometry, "_PART", 100)
+    monkeypatch.setattr(geometry, "_MOST_PRODUCTS", 500)
+    rows = common + torch.randn(40, 2000, generator=torch.Generator().manual_seed(4))
+    found = measure(Updates.from_vectors(rows, layers={"a": (900,), "b": (1100,)}), by_layer=False)
+    assert bool(found.of_center.any())
+    torch.testing.assert_close(found.squared_distances(), apart(rows), rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.gram(), rows.double() @ rows.double().T)

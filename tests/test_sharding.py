@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +16,11 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from fedimmune import Hierarchy, Updates, aggregate_files, measure, rules
+from fedimmune._layers import Layer
 from fedimmune.cli import app
 from fedimmune.errors import ParameterError
 from fedimmune.io import load_mapped
+from fedimmune.landmarks import LARGE
 from fedimmune.sharding import column_ranges, in_this_process
 from tests.rounds import SHAPES, as_files, as_states, as_vector, complete, matrices, rule_for
 
@@ -90,6 +96,35 @@ def test_groups_are_read_in_parts_too() -> None:
         torch.testing.assert_close(found[name], plain[name])
 
 
+def crowd(n: int = LARGE + 4) -> list[dict[str, Tensor]]:
+    """So many clients that they are compared with landmarks; some turn everything around."""
+    random = torch.Generator().manual_seed(2)
+    common = torch.randn(1100, generator=random)
+    rows = common + torch.randn(n, 1100, generator=random)
+    rows[:40] *= -1
+    return [{"a": row[:600].view(20, 30).clone(), "b": row[600:].clone()} for row in rows]
+
+
+@pytest.mark.parametrize("name", ["adaptive", "geometric-median", "krum"])
+def test_many_clients_are_read_by_shards_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates, seen = Updates.from_states(crowd()), list[int]()
+    plain = rules.get(name).aggregate(updates)
+    parts = replace(in_this_process(updates, 3), on_read=seen.append)
+    blocks = Updates.blocks
+
+    def refuse(self: Updates, layers: Iterable[Layer], **how: Any) -> Any:
+        layers = list(layers)
+        assert self.shards is None or not layers, "this is for the shards to read"
+        return blocks(self, layers, **how)
+
+    monkeypatch.setattr(Updates, "blocks", refuse)
+    found = rules.get(name).aggregate(parts)
+    assert found.verdicts == plain.verdicts
+    assert found.weights == pytest.approx(plain.weights)
+    torch.testing.assert_close(found.update, plain.update)
+    assert sum(seen) > updates.nbytes, "progress is reported, of the second read too"
+
+
 def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = as_files(wide_states(3), tmp_path)
     import sys  # noqa: PLC0415
@@ -130,6 +165,15 @@ def test_over_ray(tmp_path: Path) -> None:
             models = [load_mapped(tmp_path / each) for each in ("plain", "found")]
             for layer in WIDE:
                 torch.testing.assert_close(models[0][layer], models[1][layer])
+        many = tmp_path / "many"
+        many.mkdir()
+        files_of_many = as_files(crowd(), many)
+        plain = aggregate_files(rules.get("adaptive"), files_of_many, are_updates=True)
+        words = ["aggregate", "--updates", "--rule", "adaptive", "--ray", "auto", "--json"]
+        told = CliRunner().invoke(app, [*words, *map(str, files_of_many)])
+        assert told.exit_code == 0, told.output
+        verdicts = {one["client"]: one["verdict"] for one in json.loads(told.stdout)["clients"]}
+        assert verdicts == {client: str(each) for client, each in plain.verdicts.items()}
         words = ["aggregate", "--updates", "--rule", "mean", "--ray", "auto", *map(str, files)]
         assert "8 trusted" in CliRunner().invoke(app, words).output
     finally:

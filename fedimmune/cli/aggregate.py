@@ -6,10 +6,17 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from fedimmune.cli._signals import ANEW, on_stop
 from fedimmune.cli._ui import console, progress, read_setting, remarks, say, shown_here
@@ -158,9 +165,10 @@ def aggregate(
     from fedimmune.aggregation import aggregate_files
 
     notes = remarks(quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with shown_here(), on_stop(ANEW), progress(notes, *columns, TimeRemainingColumn()) as bars:
-        task = bars.add_task(made.name, total=None)
+    columns = (TextColumn("{task.description}"), BarColumn())
+    opening = progress(notes, *columns, MofNCompleteColumn(), TimeRemainingColumn())
+    reading = progress(notes, *columns, DownloadColumn(), TimeRemainingColumn())
+    with shown_here(), on_stop(ANEW), _Bars(opening, reading, len(files), made.name) as bars:
         aggregation = aggregate_files(
             made,
             files,
@@ -172,8 +180,9 @@ def aggregate(
             history=history,
             anchor=anchor,
             ray=ray,
-            on_start=lambda total: bars.update(task, total=total),
-            on_read=lambda count: bars.advance(task, count),
+            on_open=bars.open,
+            on_start=bars.start,
+            on_read=bars.read,
         )
     if as_json:
         written = {"output": None if output is None else str(output)}
@@ -182,6 +191,50 @@ def aggregate(
     console().print(aggregation)
     nowhere = "nothing written: -o FILE writes the next model"
     say(notes, nowhere if output is None else f"wrote {output}")
+
+
+class _Bars:
+    """One bar after the other: files that have been opened, and bytes that have been read.
+
+    Parameters
+    ----------
+    opening, reading
+        The bars.
+    files
+        How many there are.
+    rule
+        Its name.
+    """
+
+    def __init__(self, opening: Progress, reading: Progress, files: int, rule: str) -> None:
+        self._opening, self._reading = opening, reading
+        self._files = opening.add_task("opening files", total=files)
+        self._bytes = reading.add_task(rule, total=None)
+
+    def __enter__(self) -> Self:
+        self._opening.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opening.stop()
+        self._reading.stop()
+
+    def open(self) -> None:
+        """Count a file."""
+        self._opening.advance(self._files)
+
+    def start(self, total: int) -> None:
+        """Begin to read."""
+        self._opening.stop()
+        self._reading.update(self._bytes, total=total)
+        self._reading.start()
+
+    def read(self, count: int) -> None:
+        """Count bytes; once there are more than expected, nobody knows how many are left."""
+        self._reading.advance(self._bytes, count)
+        task = self._reading.tasks[self._bytes]
+        if task.total is not None and task.completed > task.total:
+            task.total = None
 
 
 def _make(name: str, parameters: dict[str, Any], *, with_history: bool, with_anchor: bool) -> Rule:

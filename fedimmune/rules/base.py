@@ -64,6 +64,8 @@ _ENOUGH = 30
 """If clients are used at fewer coordinates than this in the mean, chance may leave one out."""
 _SHOWN = 0.001
 """Smaller shares are not told apart in reasons."""
+_MOST_KEPT = 1024
+"""Inner products of more clients than this do not outlive the weighing: they take n² memory."""
 _LENGTHS_FORMAT = "fedimmune-lengths-1"
 
 
@@ -101,7 +103,7 @@ class ClientWeights:
         What the reference ``memory`` is multiplied by before it is added to the result.
     geometry
         What the clients were weighed by, all layers in one and before any step, if inner products
-        are all that it was.
+        are all that it was, and there are not too many to keep.
     """
 
     weight: Tensor
@@ -673,7 +675,8 @@ class GeometryRule(WeightRule):
             return super()._weighed(updates)
         geometry = self.measure(updates)
         found = self._weigh_rows(geometry, updates.round)
-        return replace(found, geometry=geometry.total() if self._takes_pairs else None)
+        is_kept = self._takes_pairs and len(geometry) <= _MOST_KEPT
+        return replace(found, geometry=geometry.total() if is_kept else None)
 
     def _weigh_rows(self, geometry: Geometry, round_number: int) -> ClientWeights:
         """Weigh the clients, given their geometry before any step: nothing is read for it."""

@@ -23,7 +23,7 @@ from fedimmune.geometry import Geometry
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 from fedimmune.rules.history import Remembering
-from fedimmune.rules.selection import larger_cluster, mean_of
+from fedimmune.rules.selection import larger_cluster, mean_cosines, mean_of
 from fedimmune.updates import Updates
 
 __all__ = ["ClippedClustering"]
@@ -43,7 +43,7 @@ class ClippedClustering(Remembering, GeometryRule):
     remembers_clients = False
     is_translation_equivariant = False
     is_scale_equivariant = False  # lengths of earlier rounds stay as they were
-    packages = frozenset({"scikit-learn"})
+    packages = frozenset({"scipy"})
 
     def __init__(self, **common: Unpack[Common]) -> None:
         super().__init__(**common)
@@ -62,7 +62,7 @@ class ClippedClustering(Remembering, GeometryRule):
         lengths, kept = geometry.norms(), larger_cluster(geometry, "average")
         self._now = torch.cat([self.lengths, lengths])
         most = float(self._now.quantile(0.5))
-        return mean_of(kept, lengths, most, score=geometry.cosines()[:, kept].mean(1))
+        return mean_of(kept, lengths, most, score=mean_cosines(geometry, kept))
 
     def finish(self, updates: Updates) -> None:
         self.lengths = self._now

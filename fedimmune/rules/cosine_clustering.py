@@ -18,7 +18,7 @@ from typing import Unpack
 from fedimmune.geometry import Geometry
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
-from fedimmune.rules.selection import larger_cluster, mean_of
+from fedimmune.rules.selection import larger_cluster, mean_cosines, mean_of
 from fedimmune.validation import check_choice
 
 __all__ = ["CosineClustering"]
@@ -39,7 +39,7 @@ class CosineClustering(GeometryRule):
     paper = "Sattler et al., ICASSP 2020"
     unweighted_means = Verdict.UNUSED  # there are two clusters even if all clients agree
     is_translation_equivariant = False
-    packages = frozenset({"scikit-learn"})
+    packages = frozenset({"scipy"})
 
     def __init__(self, *, linkage: str = "single", **common: Unpack[Common]) -> None:
         super().__init__(**common)
@@ -51,4 +51,4 @@ class CosineClustering(GeometryRule):
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         kept = larger_cluster(geometry, self.linkage)
-        return mean_of(kept, score=geometry.cosines()[:, kept].mean(1))
+        return mean_of(kept, score=mean_cosines(geometry, kept))

@@ -73,9 +73,8 @@ class FoolsGold(GeometryRule):
         return super().measure(updates)
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
-        cosines = geometry.cosines()
-        similarity = cosines.fill_diagonal_(0).max(dim=1).values
-        return ClientWeights(_weights(cosines, similarity, self.confidence), similarity)
+        similarity = geometry.by_parts(lambda rows: _alike(geometry, rows).max(dim=1).values)
+        return ClientWeights(_weights(geometry, similarity, self.confidence), similarity)
 
     def finish(self, updates: Updates) -> None:
         if self.history:
@@ -92,13 +91,24 @@ class FoolsGold(GeometryRule):
         self.memory = History.load(path)
 
 
-def _weights(cosines: Tensor, similarity: Tensor, confidence: float) -> Tensor:
-    """Turn cosines (the diagonal 0, so that a client is never less than 0 alike) into weights."""
-    n = len(cosines)
-    ratio = similarity[:, None] / similarity[None, :]
-    is_pardoned = similarity[None, :] > similarity[:, None]
-    pardoned = torch.where(is_pardoned, cosines * ratio, cosines)
-    unlike = (1 - pardoned.max(dim=1).values).clamp(0, 1)
+def _alike(geometry: Geometry, rows: Tensor) -> Tensor:
+    """Return cosines; the diagonal is 0, so that a client is never less than 0 alike."""
+    cosines = geometry.cosines(rows)
+    cosines[torch.arange(len(rows)), rows] = 0
+    return cosines
+
+
+def _weights(geometry: Geometry, similarity: Tensor, confidence: float) -> Tensor:
+    """Turn cosines into weights."""
+
+    def pardoned(rows: Tensor) -> Tensor:
+        own, cosines = similarity[rows, None], _alike(geometry, rows)
+        is_pardoned = similarity[None, :] > own
+        shares = own / similarity[None, :]
+        return torch.where(is_pardoned, cosines * shares, cosines).max(dim=1).values
+
+    n = len(similarity)
+    unlike = (1 - geometry.by_parts(pardoned)).clamp(0, 1)
     if float(unlike.max()) < _INDISTINCT:
         return torch.full((n,), 1 / n, dtype=torch.float64)  # nobody stands out
     shares = (unlike / unlike.max()).clamp(max=0.99)

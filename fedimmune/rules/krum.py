@@ -42,7 +42,9 @@ class _Selection(GeometryRule):
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
         f = (n - 3) // 2 if self.attackers is None else self.attackers
-        scores, order = krum_order(geometry.squared_distances(), f)
+        scores, order = _ordered(
+            geometry.by_parts(lambda rows: _score(geometry.squared_distances(rows), rows, f))
+        )
         return ClientWeights.of_kept(order[: self._kept(n)], scores)
 
 
@@ -112,10 +114,21 @@ def krum_order(squared: Tensor, attackers: int) -> tuple[Tensor, list[int]]:
     attackers
         How many may attack (f): the n − f − 2 nearest count, at least one.
     """
-    n = len(squared)
-    others = squared.clone().fill_diagonal_(torch.inf)
-    scores = others.sort(dim=1).values[:, : max(1, n - attackers - 2)].sum(dim=1)
+    return _ordered(_score(squared, torch.arange(len(squared)), attackers))
+
+
+def _score(squared: Tensor, rows: Tensor, attackers: int) -> Tensor:
+    """Return scores of some of the clients, and the sums of all their squared distances."""
+    sums = squared.sum(dim=1)
+    others = squared.clone()
+    others[torch.arange(len(rows)), rows] = torch.inf
+    nearest = others.sort(dim=1).values[:, : max(1, squared.shape[1] - attackers - 2)]
+    return torch.stack([nearest.sum(dim=1), sums])
+
+
+def _ordered(found: Tensor) -> tuple[Tensor, list[int]]:
+    """Return scores, and the clients with the best first."""
     # Two clients that are each other's only neighbor tie: the one nearer to all others wins,
     # so that the order of the clients does not decide.
-    order = sorted(range(n), key=lambda i: (float(scores[i]), float(squared[i].sum())))
-    return scores, order
+    keys = list(zip(*found.tolist(), strict=True))
+    return found[0], sorted(range(len(keys)), key=keys.__getitem__)

@@ -15,7 +15,8 @@ from fedimmune.rules.base import ClientWeights
 from fedimmune.rules.preaggregation import lot
 from fedimmune.updates import Updates
 
-__all__ = ["are_usual", "by_id", "cutoffs", "landmark_rows", "larger_cluster", "mean_of"]
+__all__ = ["are_usual", "by_id", "cutoffs", "landmark_rows", "larger_cluster"]
+__all__ += ["mean_cosines", "mean_of"]
 
 _INDISTINCT = 1e-9
 """Values that differ by less than this share of the largest do not differ."""
@@ -60,16 +61,32 @@ def larger_cluster(geometry: Geometry, linkage: str) -> Tensor:
 
     Of two equally large ones it is that whose members are more alike.
     """
-    from sklearn.cluster import AgglomerativeClustering  # noqa: PLC0415 (others do without)
+    from scipy.cluster.hierarchy import linkage as joined  # noqa: PLC0415 (others do without)
 
-    cosines = geometry.cosines()
-    order = by_id(geometry)
-    model = AgglomerativeClustering(2, metric="precomputed", linkage=linkage)
-    labels = model.fit_predict((1 - cosines[order][:, order]).numpy())
-    first = torch.empty(len(geometry), dtype=torch.bool)
-    first[order] = torch.from_numpy(labels == labels[0])
-    sides = (first, ~first)
-    return max(sides, key=lambda side: (int(side.sum()), float(cosines[side][:, side].sum())))
+    n, order = len(geometry), torch.tensor(by_id(geometry))
+    distances, filled = torch.empty(n * (n - 1) // 2, dtype=torch.float64), 0
+    for rows in geometry.parts():
+        apart = 1 - geometry.cosines(order[rows])[:, order]
+        for place, row in zip(rows.tolist(), apart, strict=True):
+            distances[filled : filled + n - 1 - place] = row[place + 1 :]
+            filled += n - 1 - place
+    joints = joined(distances.numpy(), linkage)[:, :2].astype(int).tolist()
+    first, open_ones = torch.zeros(n, dtype=torch.bool), [joints[-1][0]]
+    while open_ones:  # take one of the last two clusters apart
+        one = open_ones.pop()
+        if one < n:
+            first[order[one]] = True
+        else:
+            open_ones += joints[one - n]
+    count = int(first.sum())
+    if 2 * count != n:
+        return first if 2 * count > n else ~first
+    return max((first, ~first), key=lambda side: float(mean_cosines(geometry, side)[side].sum()))
+
+
+def mean_cosines(geometry: Geometry, some: Tensor) -> Tensor:
+    """Return everybody's mean cosine with some of the clients, (n,)."""
+    return geometry.by_parts(lambda rows: geometry.cosines(rows)[:, some].mean(1))
 
 
 def landmark_rows(updates: Updates) -> list[int]:
