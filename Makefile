@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install reproduce test-reproduce bench bench-rules bench-simulate bench-grid bench-flower picture docs test-docs clean
+.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install reproduce test-reproduce bench bench-rules bench-busy bench-growth bench-memory bench-simulate bench-grid bench-flower picture docs test-docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -80,7 +80,7 @@ format: $(VENV)/.dev ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-rules bench-simulate bench-grid ## all benchmarks
+bench: bench-rules bench-busy bench-growth bench-memory bench-simulate bench-grid ## all benchmarks
 
 # ByzFL is a peer to compare with, not a dependency; its own dependencies are not needed.
 bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-rules.json
@@ -88,6 +88,16 @@ bench-rules: $(VENV)/.core ## speed and memory of the rules; writes build/bench-
 		|| $(PIP) install --quiet --no-deps byzfl==0.0.11 \
 		|| echo "ByzFL is not available here: its column stays empty"
 	$(BIN)/python -m benchmarks.rules
+
+bench-busy: $(VENV)/.core ## the rules alone and beside two busy processes; writes build/bench-busy.json
+	$(BIN)/python -m benchmarks.rules --busy
+
+bench-growth: $(VENV)/.core ## time against clients and columns; writes build/bench-growth.json and draws it
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.plots
+
+bench-memory: $(VENV)/.core ## peak memory with 10,000 clients; writes build/bench-memory.json
+	$(BIN)/python -m benchmarks.growth --memory
 
 bench-simulate: $(VENV)/.core ## speed of simulated training; writes build/bench-simulate.json
 	$(BIN)/python -m benchmarks.simulate

@@ -28,8 +28,18 @@ _N, _TURNS, _OTHERS = 10, 5, 2
 _BAR = 4.0
 
 
-def measure_busy(rules: Sequence[str], path: Path) -> None:
-    """Time rules alone and beside others, print both and write them as JSON."""
+def measure_busy(rules: Sequence[str], threads: Sequence[int], path: Path) -> None:
+    """Time rules alone and beside others, print both and write them as JSON.
+
+    Parameters
+    ----------
+    rules
+        Names of rules.
+    threads
+        Numbers of threads to compute with, one after the other.
+    path
+        Where JSON goes.
+    """
     clients = Clients(_N, resnet18())
     data: tuple[Tensor | Sequence[dict[str, Tensor]], ...] = clients.matrix(), clients.states()
     calls: dict[tuple[str, str], Callable[[], object]] = {}
@@ -38,15 +48,31 @@ def measure_busy(rules: Sequence[str], path: Path) -> None:
             rule = make_rule(name)
             make = supplying(reader(clients, given), rule, clients)
             calls[name, source] = partial(_aggregate, rule, make)
+    rows = [row for count in threads for row in _measured(calls, count)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+    for row in rows:
+        print(
+            f"{row['rule']:20} {row['source']:12} threads {row['threads']}: "
+            f"{row['seconds']:8.3f} s alone, "
+            f"{row['busy_seconds']:8.3f} s beside others: × {row['times_alone']:.2f}"
+        )
+    print(f"Written to {path}")
+
+
+def _measured(
+    calls: dict[tuple[str, str], Callable[[], object]], threads: int
+) -> list[dict[str, object]]:
+    torch.set_num_threads(threads)
     alone = _time(calls)
     with _others():
         busy = _time(calls)
-    rows = [
+    return [
         {
             "rule": name,
             "n": _N,
             "source": source,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "kernels": kernels.kernels_used(),
             "seconds": alone[name, source],
             "busy_seconds": busy[name, source],
@@ -56,14 +82,6 @@ def measure_busy(rules: Sequence[str], path: Path) -> None:
         for name, source in calls
         if (name, source) in alone and (name, source) in busy
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(rows, indent=1) + "\n")
-    for row in rows:
-        print(
-            f"{row['rule']:20} {row['source']:12} {row['seconds']:8.3f} s alone, "
-            f"{row['busy_seconds']:8.3f} s beside others: × {row['times_alone']:.2f}"
-        )
-    print(f"Written to {path}")
 
 
 def _aggregate(rule: Rule, make_updates: Callable[[], Updates]) -> object:

@@ -18,7 +18,7 @@ __all__ = ["progress", "show"]
 _BEGUN = perf_counter()
 _WIDTH = 160
 _HEADINGS = (
-    *("rule", "n", "from", "seconds", "× mean", "bar", "× krum", "bar"),
+    *("rule", "n", "from", "threads", "seconds", "× mean", "bar", "× krum", "bar"),
     *("ByzFL × mean", "extra memory", "bar"),
 )
 
@@ -44,11 +44,11 @@ def _table(rows: Iterable[Row]) -> Table:
     table = Table()
     for index, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if index in (0, 2) else "right", no_wrap=True)
-    group: tuple[int, str] | None = None
+    group: tuple[int, str, int | None] | None = None
     for row in rows:
-        if group not in (None, (row.n, row.source)):
+        if group not in (None, (row.n, row.source, row.threads)):
             table.add_section()
-        group = (row.n, row.source)
+        group = (row.n, row.source, row.threads)
         table.add_row(*_cells(row))
     return table
 
@@ -59,6 +59,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.rule + ("*" if row.is_cut else ""),
         str(row.n),
         row.source,
+        "–" if row.threads is None else str(row.threads),
         f"{row.seconds:.3f}",
         ("~ " if _is_disturbed(row) else "") + _times(row.times_mean),
         "–" if time is None else f"≤ {time.bar:g} {_verdict(time.holds)}",

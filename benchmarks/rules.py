@@ -21,7 +21,6 @@ from benchmarks.busy import measure_busy
 from benchmarks.clients import Clients
 from benchmarks.files import RULES as FILE_RULES
 from benchmarks.files import measure_files
-from benchmarks.growth import measure_growth
 from benchmarks.memory import available_bytes, can_measure
 from benchmarks.peers import Peer, load_peers
 from benchmarks.probe import probe_memory
@@ -61,19 +60,20 @@ class _Round:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, show and write."""
     options = _parse(arguments)
-    torch.set_num_threads(options.threads)
-    if options.growth:
-        measure_growth(_BUILD / "bench-growth.json", options.folder, cpu=options.cpu)
-        return
     plan = _plan(options)
     if options.busy:
-        measure_busy(plan.rules, _BUILD / "bench-busy.json")
+        measure_busy(plan.rules, options.threads, _BUILD / "bench-busy.json")
         return
     rows: list[Row] = []
     for n in (10,) if options.quick else (10, 50):
-        timed = _time_round(n, plan)
-        # Memory comes second: by then this process has given its own copy of the round back.
-        rows += timed if options.no_memory else [_with_memory(row) for row in timed]
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            # Peers and memory once: with the most threads.
+            is_last = threads == options.threads[-1]
+            timed = _time_round(n, plan if is_last else replace(plan, peers={}))
+            # Memory comes second: by then this process has given its own copy of the round back.
+            skips = options.no_memory or not is_last
+            rows += timed if skips else [_with_memory(row) for row in timed]
     if not (options.quick or options.no_files):
         rows += measure_files([rule for rule in FILE_RULES if rule in plan.rules], options.folder)
     path = _BUILD / "bench-rules.json"
@@ -93,7 +93,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--gram", action="store_true", help="only rules that look at inner products, beside krum"
     )
     parser.add_argument(
-        "--threads", type=int, default=THREADS, help=f"of PyTorch (default: {THREADS})", metavar="N"
+        "--threads",
+        default=f"1,{THREADS}",
+        help=f"of PyTorch: one number or several (default: 1,{THREADS})",
+        metavar="N,N",
     )
     parser.add_argument(
         "--cpu",
@@ -104,11 +107,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--busy",
         action="store_true",
         help="alone, and beside two busy processes; writes build/bench-busy.json instead",
-    )
-    parser.add_argument(
-        "--growth",
-        action="store_true",
-        help="from files of 10 to 1,000 clients; writes build/bench-growth.json instead",
     )
     parser.add_argument(
         "--folder",
@@ -123,7 +121,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(
                 f"there is no rule {name!r}; there are {', '.join(fedimmune.rules.available())}"
             )
-    if options.cpu and options.threads != 1:
+    options.threads = tuple(int(each) for each in options.threads.split(","))
+    if options.cpu and options.threads != (1,):
         parser.error("--cpu needs --threads 1: threads that wait for each other take time too")
     if options.gram:
         options.rules = tuple(name for name in options.rules if _looks_at_gram(name))
