@@ -180,6 +180,10 @@ class Adaptive(GeometryRule):
     def has_history(self) -> bool:
         return self.memory
 
+    @property
+    def needs_no_values(self) -> bool:
+        return True  # of earlier rounds, numbers by client are remembered, and nobody's update
+
     def withstands(self, n: int) -> int:
         # Clipped, the result is not much longer than the median client's update, whatever is sent.
         return (n - 1) // 2 if self.clip else 0

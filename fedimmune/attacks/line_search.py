@@ -76,7 +76,7 @@ def most_harmful(
     least = keep * len(seen.attackers) / len(seen.visible)
     if isinstance(rule, CoordinateRule) and not rule.has_history:
         return _maximize(_harm_by_columns(rule, seen, base, direction))
-    if isinstance(rule, GeometryRule) and not rule.has_history:
+    if isinstance(rule, GeometryRule) and rule.needs_no_values:
         return _maximize(_harm_by_products(rule, seen, base, direction, least))
     return _maximize(_harm_by_aggregating(rule, seen, base, direction, least))
 
@@ -148,7 +148,8 @@ def _harm_by_products(
             return -math.inf  # the round would be skipped
         if float(found.weight[made.attacks].sum()) < least:
             return -math.inf
-        made_of = found.weight if found.coefficients is None else found.coefficients
+        moves = not found.skipped and bool((found.weight > 0).any())
+        made_of = found.made_of if moves else torch.zeros_like(found.weight)
         apart = made_of @ rows[: len(made.clients)] - made.mean
         return float(apart @ whole @ apart)
 

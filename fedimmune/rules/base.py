@@ -648,6 +648,11 @@ class GeometryRule(WeightRule):
         """Whether the rule, as it was made, looks at more than inner products, in `weigh`."""
         return False
 
+    @property
+    def needs_no_values(self) -> bool:
+        """Whether `weights_from_gram` gives the weights that `aggregate` would give now."""
+        return not self.reads_values and not self.has_history
+
     @abstractmethod
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         """Weigh the clients, given their geometry."""

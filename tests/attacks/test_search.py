@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from fedimmune import Updates, attacks, rules
 from fedimmune.attacks import line_search
 from fedimmune.attacks.collusion import Seen
-from fedimmune.attacks.line_search import _harm_by_aggregating, _harm_by_columns, _maximize
+from fedimmune.attacks.line_search import (
+    _harm_by_aggregating,
+    _harm_by_columns,
+    _harm_by_products,
+    _maximize,
+)
 from fedimmune.errors import ParameterError
 from tests.attacks.contexts import a_round, context, trained, vector
 
@@ -109,6 +114,25 @@ def test_a_rule_of_inner_products_is_tried_without_reading_the_updates_again(
     mine = visible.only(range(HONEST, CLIENTS))
     attacks.get("search").on_round(mine, visible, context(rule=krum))
     assert reads < 10
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 999), factor=st.floats(0, 32))
+@pytest.mark.parametrize("name", ["adaptive", "krum", "caf"])
+def test_products_say_what_the_rule_would_do_and_leave_no_trace(
+    name: str, seed: int, factor: float
+) -> None:
+    """Also for a rule that remembers earlier rounds, if all that it remembers are numbers."""
+    rule, visible = rules.get(name), a_visible_round(seed)
+    for earlier in range(2):
+        rule.aggregate(a_visible_round(1000 + seed + earlier))
+    seen = Seen(visible.only([1, 4, 8]), visible)
+    line = seen.trained(seen.deviation, -1)
+    by_products = _harm_by_products(rule, seen, seen.mean, line, 0.0)
+    by_rule = _harm_by_aggregating(rule, seen, seen.mean, line, 0.0)
+    before = by_rule(factor)
+    assert by_products(factor) == pytest.approx(before, rel=1e-6, abs=1e-9)
+    assert by_rule(factor) == before
 
 
 COORDINATES = [
