@@ -92,6 +92,7 @@ class Adaptive(GeometryRule):
     suspects_below = 0.0
     is_translation_equivariant = False
     weights_make_result = False
+    weighs_smoothly = True
 
     def __init__(
         self,

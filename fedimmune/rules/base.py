@@ -648,6 +648,10 @@ class GeometryRule(WeightRule):
         """Whether the rule, as it was made, looks at more than inner products, in `weigh`."""
         return False
 
+    weighs_smoothly: ClassVar[bool] = False
+    """Whether a small change of an update changes weights little, at most one threshold aside: not
+    for a rule that chooses clients by comparing them."""
+
     @property
     def needs_no_values(self) -> bool:
         """Whether `weights_from_gram` gives the weights that `aggregate` would give now."""

@@ -1,4 +1,4 @@
-"""The search with the rule in the loop: it keeps its weight, and no neighbor does more harm."""
+"""The search with the rule in the loop: it keeps its weight, and no factor does more harm."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ RULES = [
     "multi-krum",
     "geometric-median",
     {"name": "krum", "before": "nnm"},
+    {"name": "multi-krum", "before": "nnm"},
     {"name": "foolsgold", "history": True},
     "median",
+    "trimmed-mean",
     {"name": "trimmed-mean", "before": "clip"},
+    "adaptive",
 ]
 
 
@@ -57,10 +60,17 @@ def found_factor(row: Any, base: Any, direction: Any) -> float:
     return factor
 
 
-@settings(max_examples=15)
-@given(seed=st.integers(0, 999), direction=st.sampled_from(["mean", "std", "own"]))
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 999),
+    direction=st.sampled_from(["mean", "std", "own"]),
+    shift=st.floats(0, 1),
+)
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_it_keeps_its_weight_and_beats_its_neighbors(rule: Any, seed: int, direction: str) -> None:
+def test_it_keeps_its_weight_and_beats_a_fine_grid(
+    rule: Any, seed: int, direction: str, shift: float
+) -> None:
+    """Six factors to the octave, wherever they begin: a search must not rest on lucky ones."""
     visible = a_visible_round(seed)
     mine = visible.only(range(HONEST, CLIENTS))
     attack = attacks.get("search", direction=direction)
@@ -71,14 +81,13 @@ def test_it_keeps_its_weight_and_beats_its_neighbors(rule: Any, seed: int, direc
     most, weight = harm(rule, honest, honest.mean(0) + factor * line)
     least = 0.5 * HOSTILE / CLIENTS
     feasible = []
-    for other in (0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 1.03 * factor, 0.97 * factor):
+    for other in (*2 ** ((np.arange(54) + shift) / 6 - 4), 1.03 * factor, 0.97 * factor):
         done, kept = harm(rule, honest, honest.mean(0) + other * line)
         if kept is None or kept >= least - 1e-9:
             feasible.append(done)
     if feasible:
         assert weight is None or weight >= least - 1e-9
-        # A rule that chooses jumps from one choice to another: a line search may stop before one.
-        assert most >= (0.6 if "krum" in str(rule) else 0.95) * max(feasible)
+        assert most >= 0.95 * max(feasible)
 
 
 @pytest.mark.parametrize(("attack", "factor"), [("alie", "z"), ("ipm", "scale")])
