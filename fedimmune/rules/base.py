@@ -610,7 +610,7 @@ class WeightRule(Rule):
             plus={"memory": found.memory} if found.memory else None,
         )
         if found.noise > 0:
-            add_noise(update, updates, found.noise, self._random(updates))
+            add_noise(update, updates, found.noise, self._random(updates).initial_seed())
         answer = self._answer(updates, update, found)
         self.finish(updates)
         return answer
