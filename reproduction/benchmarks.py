@@ -26,11 +26,12 @@ from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.io import write_text_atomically
 from fedimmune.simulation import run_folder
 from reproduction.figures import Chart, save
+from reproduction.methods import UNIVERSAL
 from reproduction.rows import as_csv
 from reproduction.tables import markdown_table
 
-__all__ = ["Entry", "byzfl", "figures", "grid", "main", "most_attackers", "play", "thesis"]
-__all__ += ["worst"]
+__all__ = ["TABLES", "Entry", "byzfl", "figures", "grid", "main", "most_attackers", "play"]
+__all__ += ["thesis", "worst"]
 
 _CLIENTS, _ATTACKERS = 10, 4
 _ORACLE = "oracle"
@@ -226,8 +227,10 @@ def play(entries: Sequence[Entry], runs: Path, data: Path | None, workers: int) 
             typer.echo(f"{done}/{len(left)} {one.row} under {one.column}{said}", err=True)
 
 
-def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
+def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFrame:
     """Return one row per finished run: ACC and ASR after the last round, and the harm done.
+
+    ``defense`` is `own` if the learned rule was given one, ``universal`` if it took what ships.
 
     ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
     whichever is more; 0 if neither. ``accused`` and ``reduced`` are the shares of honest clients'
@@ -248,6 +251,7 @@ def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "rule": [about[run].row for run in found["run"]],
+            "defense": [_defense_of(about[run].scenario, own) for run in found["run"]],
             "attack": [about[run].column for run in found["run"]],
             **{name: found[name] for name in ("attackers", "seed", "accuracy", "asr")},
             "weight": found["attacker_weight"],
@@ -265,6 +269,13 @@ def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
     ).max(axis=1)
     frame["harm"] = harm.clip(lower=0).to_numpy()
     return frame.sort_values(["rule", "attack", "attackers", "seed"], ignore_index=True)
+
+
+def _defense_of(scenario: Scenario, own: str) -> str:
+    if "defense" not in rules.find(scenario.rule.name).places:
+        return ""
+    named = scenario.rule.parameters.get("defense", UNIVERSAL)
+    return UNIVERSAL if named == UNIVERSAL else own
 
 
 def worst(frame: pd.DataFrame) -> pd.DataFrame:
@@ -383,7 +394,8 @@ def _thesis_table(frame: pd.DataFrame) -> str:
     return markdown_table(head, lines, "-" * len(head))
 
 
-_TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
+TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
+"""What makes a benchmark's table of its figures, in Markdown."""
 
 
 # -------------------------------------------------------------------- the command
@@ -392,7 +404,7 @@ _TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play a benchmark and print its table."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.benchmarks", description=__doc__)
-    parser.add_argument("benchmark", choices=sorted(_TABLES))
+    parser.add_argument("benchmark", choices=sorted(TABLES))
     parser.add_argument("--task", default="digits", help="of the grid")
     parser.add_argument("--rules", help="names, separated by commas; by default all")
     parser.add_argument("--attacks", help="names, separated by commas; by default all that fit")
@@ -417,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         frame = figures(entries, runs)
     except FedimmuneError as error:
         raise SystemExit(f"error: {error}") from None
-    typer.echo(_TABLES[given.benchmark](frame), nl=False)
+    typer.echo(TABLES[given.benchmark](frame), nl=False)
     if given.csv is not None:
         write_text_atomically(as_csv(frame), given.csv)
     if given.figure is not None:
