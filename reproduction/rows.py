@@ -69,7 +69,8 @@ def with_defense(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     named = [defense_of(key) for key in frame["rule"]]
     split = frame.assign(rule=[rule for rule, _ in named])
-    split.insert(frame.columns.get_loc("rule") + 1, "defense", [name for _, name in named])  # type: ignore[operator]
+    place = list(frame.columns).index("rule") + 1
+    split.insert(place, "defense", [name for _, name in named])
     return split
 
 

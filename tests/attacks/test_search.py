@@ -20,6 +20,7 @@ from fedimmune.attacks.line_search import (
     _maximize,
 )
 from fedimmune.errors import ParameterError
+from fedimmune.rules import GeometryRule
 from tests.attacks.contexts import a_round, context, trained, vector
 
 CLIENTS, HOSTILE = 10, 3
@@ -141,6 +142,7 @@ def test_products_say_what_the_rule_would_do_and_leave_no_trace(
 ) -> None:
     """Also for a rule that remembers earlier rounds, if all that it remembers are numbers."""
     rule, visible = rules.get(name), a_visible_round(seed)
+    assert isinstance(rule, GeometryRule)
     for earlier in range(2):
         rule.aggregate(a_visible_round(1000 + seed + earlier))
     seen = Seen(visible.only([1, 4, 8]), visible)

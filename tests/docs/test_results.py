@@ -63,7 +63,7 @@ def test_the_model_card_is_of_the_file_that_ships() -> None:
     assert __version__.startswith(universal().about.version)
     assert UNIVERSAL_FILE.relative_to(ROOT).as_posix() in facts["file"]
     assert f"one of {len(universal().about.attacks)} attacks" in CARD
-    assert f"--epochs {universal().about.training.epochs}\n" in CARD
+    assert f"--epochs {universal().about.training['epochs']}\n" in CARD
 
 
 def test_the_appendix_has_the_versions_of_ci() -> None:

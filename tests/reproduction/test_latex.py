@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -107,7 +108,13 @@ def test_csv_there_and_back(tmp_path: Path, rows: list[Row]) -> None:
 
 
 def test_rows_name_the_rule_and_its_defense(tmp_path: Path) -> None:
-    common = {"task": "t", "attack": "none", "attackers": 0, "seed": 1, "accuracy": 0.5}
+    common: dict[str, Any] = {
+        "task": "t",
+        "attack": "none",
+        "attackers": 0,
+        "seed": 1,
+        "accuracy": 0.5,
+    }
     frame = frame_of([Row(rule=key, **common) for key in (*METHODS, "a rule of one's own")])
     written = with_defense(frame)
     assert written["rule"].tolist()[:-1] == [each.rule for each in METHODS.values()]
