@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install reproduce test-reproduce bench bench-rules bench-busy bench-growth bench-memory bench-simulate bench-grid bench-flower picture docs test-docs clean
+.PHONY: help install demo flower-demo test fuzz lint format test-data test-browser test-flower test-install reproduce test-reproduce results-check bench bench-rules bench-busy bench-growth bench-memory bench-simulate bench-grid bench-flower picture docs test-docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -69,6 +69,9 @@ reproduce: $(VENV)/.core ## the paper's tables and figures: make reproduce ARGS=
 
 test-reproduce: $(VENV)/.dev ## every experiment of the paper at its smallest scale, and one that is killed
 	$(BIN)/python -m pytest -m reproduce -v tests/reproduction
+
+results-check: $(VENV)/.core ## make every published table anew from the published rows; a difference is an error
+	$(BIN)/python -m reproduction.check
 
 lint: $(VENV)/.dev ## ruff, mypy and the arrows between rooms
 	$(BIN)/ruff check .

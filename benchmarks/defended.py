@@ -1,8 +1,8 @@
 """What rules hold on real data, from finished runs; run as ``python -m benchmarks.defended RUNS``.
 
-Reads the run folders in RUNS (the commands that make them are in docs/results.md) and prints, in
-Markdown, one table of accuracy and attack success by rule and scenario, the mean over seeds, and
-one of the distances to the oracle, measured seed by seed, and one of the kinds that suspected
+Reads the run folders in RUNS (the commands that make them are in docs/results/learned-mnist.md) and
+prints, in Markdown, one table of accuracy and attack success by rule and scenario, the mean over
+seeds, one of the distances to the oracle, seed by seed, and one of the kinds that suspected
 attackers were called.
 """
 

@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 
 from fedimmune._sources import CHUNK
 
-__all__ = ["FEW", "PANEL", "check", "columns", "gram", "load", "multiply", "residual"]
-__all__ += ["weighted_sum"]
+__all__ = ["FEW", "PAIRS", "PANEL", "add_noise", "check", "columns", "gram", "load"]
+__all__ += ["multiply", "residual", "weighted_sum"]
 
 WIDTH = 128
 """So many columns are sorted at a time. A constant: the compiler proves with it that rows of a tile
@@ -31,6 +31,8 @@ do not overlap."""
 FEW = 16
 """Up to so many clients are multiplied by twos, more by threes. References do not count: what is
 measured of clients does not depend on them."""
+PAIRS = 128
+"""So many pairs of normal numbers are drawn at a time; see `kernels.add_noise`."""
 _SEGMENT = 8192
 """So many columns are added up at a time."""
 PANEL = 48
@@ -214,15 +216,33 @@ def _multiply_two(tile, i, j, width, out):
     out[i + 1, j + 1] += s11
 
 
+@_compiled(fastmath={"reassoc", "contract", "nsz"})
+def _multiply_four(tile, i, j, width, out):
+    """Do the same with four rows and one other, a reference: it is not to cost as much as two."""
+    a0, a1, a2, a3, b = tile[i], tile[i + 1], tile[i + 2], tile[i + 3], tile[j]
+    zero = tile.dtype.type(0)
+    s0 = s1 = s2 = s3 = zero
+    for k in range(width):
+        y = b[k]
+        s0 += a0[k] * y
+        s1 += a1[k] * y
+        s2 += a2[k] * y
+        s3 += a3[k] * y
+    out[i, j] += s0
+    out[i + 1, j] += s1
+    out[i + 2, j] += s2
+    out[i + 3, j] += s3
+
+
 @_compiled()
 def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others, pairs, out):
     """Fill `out`, (tasks, padded rows, padded rows), float64, above the diagonal.
 
-    The padded rows are a multiple of 2 up to `FEW` clients, else of 3. After the clients come the
-    `others` references. Without `pairs`, products of clients with each
-    other may be missing.
+    The padded rows are a multiple of 4 up to `FEW` clients, else of 3. After the clients come the
+    `others` references. Without `pairs`, products of clients with each other may be missing.
     """
     padded = out.shape[1]
+    by_twos = n + n % 2
     tile = np.zeros((padded, CHUNK), direction.dtype)
     base = np.zeros(CHUNK, direction.dtype)
     for task in range(first, last):
@@ -235,10 +255,13 @@ def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others,
             for other in range(others):
                 _load(of, n + has_base + other, start, width, halves, tile[n + other])
             if n <= FEW:
-                for i in range(0, padded, 2):
-                    for j in range(i, padded, 2):
+                for i in range(0, by_twos, 2):
+                    for j in range(i, by_twos, 2):
                         if pairs or i == j or j + 2 > n:
                             _multiply_two(tile, i, j, width, products)
+                for j in range(by_twos, n + others):
+                    for i in range(0, j + 1, 4):
+                        _multiply_four(tile, i, j, width, products)
                 continue
             for top in range(0, padded, PANEL):
                 for left in range(top, padded, PANEL):
@@ -312,8 +335,7 @@ def weighted_sum(
     precision. `good[task]` says whether all of it is finite: if a value of any row is not, then no
     sum that it is in.
     """
-    count = len(weights)
-    whole = count - count % 5
+    count, by = len(weights), np.zeros(5, weights.dtype)
     tile, base = np.zeros(5 * _SEGMENT, direction.dtype), np.zeros(_SEGMENT, direction.dtype)
     zero = direction.dtype.type(0)
     for task in range(first, last):
@@ -326,17 +348,21 @@ def weighted_sum(
             if has_base:
                 _load(of, n, start, width, halves, base)
             out = carray(_pointer(outs[layer] + base.itemsize * start), (width,), base.dtype)
-            if whole == 0:
-                for k in range(width):
-                    out[k] = zero
-            for i in range(0, whole, 5):
+            for i in range(0, count, 5):
+                # What is missing of the last five is the first of them again, times 0.
+                by[:] = zero
+                by[: min(5, count - i)] = weights[i : i + 5]
+                u, v, w, x, y = by[0], by[1], by[2], by[3], by[4]
                 a = _read(of, i, n, has_base, start, width, halves, look, tile, base, 0)
-                b = _read(of, i + 1, n, has_base, start, width, halves, look, tile, base, 1)
-                c = _read(of, i + 2, n, has_base, start, width, halves, look, tile, base, 2)
-                d = _read(of, i + 3, n, has_base, start, width, halves, look, tile, base, 3)
-                e = _read(of, i + 4, n, has_base, start, width, halves, look, tile, base, 4)
-                u, v, w, x = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-                y = weights[i + 4]
+                b = c = d = e = a
+                if i + 1 < count:
+                    b = _read(of, i + 1, n, has_base, start, width, halves, look, tile, base, 1)
+                if i + 2 < count:
+                    c = _read(of, i + 2, n, has_base, start, width, halves, look, tile, base, 2)
+                if i + 3 < count:
+                    d = _read(of, i + 3, n, has_base, start, width, halves, look, tile, base, 3)
+                if i + 4 < count:
+                    e = _read(of, i + 4, n, has_base, start, width, halves, look, tile, base, 4)
                 if i == 0:
                     for k in range(width):
                         sums = (a[k] * u + b[k] * v) + (c[k] * w + d[k] * x)
@@ -345,13 +371,71 @@ def weighted_sum(
                     for k in range(width):
                         sums = (a[k] * u + b[k] * v) + (c[k] * w + d[k] * x)
                         out[k] += sums + e[k] * y
-            for i in range(whole, count):
-                a = _read(of, i, n, has_base, start, width, halves, look, tile, base, 0)
-                u = weights[i]
-                for k in range(width):
-                    out[k] += a[k] * u
             if not _is_finite(out, width):
                 good[task] = False
+
+
+# -------------------------------------------------------------------- noise
+
+
+@_compiled(fastmath={"contract"})
+def _draw(first, words, cosines, sines):
+    """Fill in pairs of normal numbers; `words` is room for bits, which `first` is the number of.
+
+    Logarithm, sine and cosine are series, so that the compiler can take many numbers at a time;
+    what is left out of them is below single precision.
+    """
+    single, word = np.float32, np.uint64
+    for k in range(PAIRS):
+        bits = (first + word(k)) * word(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> word(30))) * word(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> word(27))) * word(0x94D049BB133111EB)
+        words[k] = bits ^ (bits >> word(31))
+    for k in range(PAIRS):
+        share = (single(np.int32(words[k] >> word(33))) + single(0.5)) * single(2**-31)
+        # share = 2^power * part, with part between the roots of 1/2 and 2.
+        digits = np.float32(share).view(np.int32)
+        power = (digits - np.int32(0x3F3504F3)) >> np.int32(23)
+        part = np.int32(digits - (power << np.int32(23))).view(np.float32)
+        x = (part - single(1)) / (part + single(1))
+        y = x * x
+        series = single(2) + y * (single(2 / 3) + y * (single(2 / 5) + y * single(2 / 7)))
+        length = np.sqrt(single(-2) * (single(power) * single(np.log(2)) + x * series))
+        turns = single(np.int32(words[k] & word(0xFFFFFFFF))) * single(2**-30)
+        quarters = np.rint(turns)
+        x = (turns - quarters) * single(np.pi / 2)
+        y = x * x
+        sine = x * (1 - y * (single(1 / 6) - y * (single(1 / 120) - y * single(1 / 5040))))
+        series = single(1 / 24) - y * (single(1 / 720) - y * single(1 / 40320))
+        cosine = 1 - y * (single(1 / 2) - y * series)
+        quarter = np.int32(quarters)
+        is_odd = quarter & np.int32(1)
+        across, up = (sine, cosine) if is_odd else (cosine, sine)
+        cosines[k] = length * (-across if (quarter + np.int32(1)) & np.int32(2) else across)
+        sines[k] = length * (-up if quarter & np.int32(2) else up)
+
+
+@_compiled()
+def add_noise(tasks, first, last, starts, deviation, outs):
+    """Add normal noise to results; `starts[layer]` is the number of the layer's first pair.
+
+    `outs[layer]` is where the layer's column 0 is; the precision is that of `deviation`, (1,).
+    """
+    words = np.zeros(PAIRS, np.uint64)
+    drawn = np.zeros((2, PAIRS), np.float32)
+    by = deviation[0]
+    for task in range(first, last):
+        layer, begin, end = tasks[task]
+        for start in range(begin, end, 2 * PAIRS):
+            _draw(starts[layer] + np.uint64(start // 2), words, drawn[0], drawn[1])
+            for half in range(2):
+                place = start + half * PAIRS
+                width = min(PAIRS, end - place)
+                if width > 0:
+                    at = _pointer(outs[layer] + deviation.itemsize * place)
+                    out, noise = carray(at, (width,), deviation.dtype), drawn[half]
+                    for k in range(width):
+                        out[k] += by * noise[k]
 
 
 # -------------------------------------------------------------------- order statistics

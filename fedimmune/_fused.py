@@ -28,7 +28,7 @@ from fedimmune._layers import Layer
 from fedimmune._sources import CHUNK, TASK, NonFiniteError, Source, address
 from fedimmune.errors import ParameterError
 
-__all__ = ["SWITCH", "Network", "Reading", "ResidualNetworks", "kernels_used"]
+__all__ = ["SWITCH", "Network", "Reading", "ResidualNetworks", "add_noise", "kernels_used"]
 
 SWITCH = "FEDIMMUNE_KERNELS"
 """Environment variable: ``fused``, ``plain``, or ``auto``, fused if numba is installed."""
@@ -293,7 +293,7 @@ class Reading:
         from fedimmune._compiled import FEW  # noqa: PLC0415
 
         n, rows = self._n, self._n + len(self._references)
-        block = 2 if n <= FEW else 3
+        block = 4 if n <= FEW else 3
         padded = -(-rows // block) * block
         found = np.zeros((count, padded, padded))
         for part in self._parts():
@@ -610,6 +610,32 @@ def _bound(
     return lambda first, last: kernel(given, first, last, *rest)
 
 
+def add_noise(flats: Sequence[Tensor], starts: Sequence[int], deviation: float) -> None:
+    """Add normal noise to flat tensors of one precision, in place; see `kernels.add_noise`.
+
+    Parameters
+    ----------
+    flats
+        Contiguous, on the CPU, float32 or float64.
+    starts
+        The number of each one's first pair, below 2^64.
+    deviation
+        Standard deviation.
+    """
+    from fedimmune._compiled import add_noise  # noqa: PLC0415
+
+    tasks = np.array(_tasks([len(flat) for flat in flats]), dtype=np.int64)
+    outs = np.array([flat.data_ptr() for flat in flats], dtype=np.int64)
+    by = torch.tensor([deviation], dtype=flats[0].dtype).numpy()
+    fixed = np.array(starts, dtype=np.uint64), by, outs
+    threads = 1 if sum(flat.nbytes for flat in flats) < _ALONE else torch.get_num_threads()
+
+    def work(first: int, last: int) -> None:
+        add_noise(tasks, first, last, *fixed)
+
+    _TEAM.run(work, len(tasks), threads)
+
+
 def _refuse(*_: Tensor) -> None:
     raise AssertionError("slopes are kept in the precision that they are computed in")
 
@@ -618,16 +644,20 @@ def _no_counts() -> Integers:
     return np.zeros((0, 0), dtype=np.int64)
 
 
-def _part(layers: list[Layer], tables: list[Integers], kept: list[object]) -> _Part:
-    tasks = [
-        (place, start, min(start + TASK, layer.size))
-        for place, layer in enumerate(layers)
-        for start in range(0, layer.size, TASK)
+def _tasks(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Cut layers of these sizes: each task is a layer's place, a first column and an end."""
+    return [
+        (place, start, min(start + TASK, size))
+        for place, size in enumerate(sizes)
+        for start in range(0, size, TASK)
     ]
+
+
+def _part(layers: list[Layer], tables: list[Integers], kept: list[object]) -> _Part:
     return _Part(
         tuple(layers),
         np.stack(tables),
-        np.array(tasks, dtype=np.int64),
+        np.array(_tasks([layer.size for layer in layers]), dtype=np.int64),
         layers[0].compute_dtype,
         tuple(kept),
     )

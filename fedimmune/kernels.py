@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedimmune._fused import Network, Reading, kernels_used
+from fedimmune._fused import add_noise as fused_noise
 from fedimmune._inputs import InputKind
 from fedimmune._layers import Kind, Layer, is_variance
 from fedimmune._sources import Rows, room
@@ -48,6 +49,8 @@ __all__ = [
 _MOST_SAMPLED = 256 * 65_536
 _AT_ONCE = 128 * CHUNK
 """So many random numbers are drawn at a time: they are added while they are in the cache."""
+_PAIRS = 128
+"""Two normal numbers that are drawn together are for columns so far apart."""
 
 
 _SAMPLE = 65_536
@@ -645,8 +648,13 @@ def survival(
     return None if found is None else found.double().mean(1).cpu()
 
 
-def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Generator) -> None:
+def add_noise(update: Any, updates: Updates, deviation: float, seed: int) -> None:
     """Add normal noise to the trained layers of an aggregated update, in place.
+
+    Pairs of numbers are numbered through, those of a layer after those of the layer before. The
+    bits of each are SplitMix64's (Steele, Lea and Flood, OOPSLA 2014) for its number, and Box and
+    Muller (1958) make two normal numbers of them, for columns that are 128 apart. So noise does not
+    depend on devices, threads or forms of this kernel, except for rounding.
 
     Parameters
     ----------
@@ -656,15 +664,43 @@ def add_noise(update: Any, updates: Updates, deviation: float, random: torch.Gen
         The round that it was made of.
     deviation
         Standard deviation of each value's noise.
-    random
-        Where the noise comes from. It is drawn on the CPU, so that devices agree.
+    seed
+        Where the noise comes from.
     """
-    space, layers = torch.empty(_AT_ONCE), {layer.name: layer for layer in updates.layers}
+    layers, first = {layer.name: layer for layer in updates.layers}, seed
+    in_place: dict[torch.dtype, list[tuple[Tensor, int]]] = {}
     for name, values in updates.parameters_of(update).items():
-        wide = torch.promote_types(values.dtype, torch.float32)
-        for part in updates.source.flatten(layers[name], values).split(_AT_ONCE):
-            drawn = space[: len(part)].normal_(generator=random).to(wide).mul_(deviation)
-            part.add_(drawn.to(part.device, part.dtype))
+        flat = updates.source.flatten(layers[name], values)
+        is_plain = flat.dtype not in (torch.float32, torch.float64) or not flat.is_contiguous()
+        if is_plain or flat.device.type != "cpu" or kernels_used() == "plain":
+            for begin, part in enumerate(flat.split(_AT_ONCE)):
+                wide = torch.promote_types(part.dtype, torch.float32)
+                drawn = _normal(first + begin * _AT_ONCE // 2, len(part)).to(wide).mul_(deviation)
+                part.add_(drawn.to(part.device, part.dtype))
+        elif len(flat):
+            in_place.setdefault(flat.dtype, []).append((flat, first % 2**64))
+        first += -(-len(flat) // (2 * _PAIRS)) * _PAIRS
+    for found in in_place.values():
+        fused_noise([flat for flat, _ in found], [start for _, start in found], deviation)
+
+
+def _normal(first: int, count: int) -> Tensor:
+    """Return normal numbers, the first of which belong to the pair of this number; float32."""
+    pairs = -(-count // (2 * _PAIRS)) * _PAIRS
+    bits = torch.arange(pairs).add_(_signed(first)).mul_(_signed(0x9E3779B97F4A7C15))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        # To the right, with zeros from the left.
+        bits.bitwise_xor_((bits >> shift) & ((1 << (64 - shift)) - 1)).mul_(_signed(factor))
+    share = ((bits >> 33) & 0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31)
+    length = share.log_().mul_(-2).sqrt_()
+    angle = bits.to(torch.int32).float().mul_(torch.pi * 2.0**-31)
+    both = torch.stack([length * angle.cos(), length * angle.sin()])
+    return both.view(2, -1, _PAIRS).transpose(0, 1).flatten()[:count]
+
+
+def _signed(word: int) -> int:
+    """Return the integer of 64 bits with a sign that has the same bits."""
+    return (word + 2**63) % 2**64 - 2**63
 
 
 class NearMedian(_Fusible):

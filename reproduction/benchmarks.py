@@ -26,11 +26,12 @@ from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.io import write_text_atomically
 from fedimmune.simulation import run_folder
 from reproduction.figures import Chart, save
+from reproduction.methods import UNIVERSAL
 from reproduction.rows import as_csv
 from reproduction.tables import markdown_table
 
-__all__ = ["Entry", "byzfl", "figures", "grid", "main", "most_attackers", "play", "thesis"]
-__all__ += ["worst"]
+__all__ = ["TABLES", "Entry", "byzfl", "figures", "grid", "main", "most_attackers", "play"]
+__all__ += ["thesis", "worst"]
 
 _CLIENTS, _ATTACKERS = 10, 4
 _ORACLE = "oracle"
@@ -46,6 +47,14 @@ _BYZFL = {  # as ByzFL's documentation shows it: worst accuracy by similarity, f
     (0.0, "trimmed-mean"): (0.87, 0.61, 0.26, 0.21),
 }
 _BYZFL_TASK = "reproduction.tasks:ByzflMnist"
+_THESIS = {  # as its tables print them: ASR with clients alike; ACC, ASR with Dirichlet 0.1
+    "mean": ("99.3", "81.5", "96.9"),
+    "median": ("16.8", "70.5", "29.0"),
+    "trimmed-mean": ("38.9", "74.6", "58.4"),
+    "multi-krum": ("0.2", "70.3", "76.1"),
+}
+_UNIVERSAL = "universal"
+"""The row of the learned rule with a defense that was not made for the task."""
 _STEP = 0.1
 """ByzFL's learning rate. It sends (1 − β)-averaged gradients, we send steps: −0.1 times those."""
 
@@ -76,7 +85,7 @@ class Entry:
 
 def most_attackers(rule: str, clients: int = _CLIENTS, most: int = _ATTACKERS) -> int:
     """Return how many attackers a rule can be told of among so many clients, `most` at most."""
-    if "attackers" not in rules.find(rule).parameters() or rule == _ORACLE:
+    if "attackers" not in _find(rule).parameters() or rule == _ORACLE:
         return most
     fitting = (
         f for f in range(most, 0, -1) if rules.get(rule, attackers=f).clients_needed <= clients
@@ -121,11 +130,17 @@ def _fits(kind: str, spec: tasks.DataSpec) -> bool:
     return True
 
 
-def _rule(name: str, f: int, files: Files, **more: Any) -> dict[str, Any]:
-    told = {"attackers": f} if "attackers" in rules.find(name).parameters() else {}
-    made = files.get(name)
-    learned = {} if made is None else dict.fromkeys(rules.find(name).places, str(made))
-    return {"name": name, **told, **learned, **more}
+def _rule(row: str, f: int, files: Files, **more: Any) -> dict[str, Any]:
+    if row == _ORACLE:  # who is told by the engine
+        return {"name": row}
+    rule, made = _find(row), files.get(row)
+    told = {"attackers": f} if "attackers" in rule.parameters() else {}
+    learned = {} if made is None else dict.fromkeys(rule.places, str(made))
+    return {"name": rule.name, **told, **learned, **more}
+
+
+def _find(row: str) -> type[rules.Rule]:
+    return rules.find("adaptive" if row == _UNIVERSAL else row)
 
 
 def _cell(
@@ -145,7 +160,7 @@ def byzfl(
     """ByzFL's benchmark: distributed SGD with momentum, ten honest clients and f attackers.
 
     Its two rules stand behind clipping and nearest-neighbor mixing, as published; other rules as
-    they are.
+    they are. Under the oracle attackers change nothing: one attack stands for all.
     """
     worst_of: dict[str, dict[str, Any]] = {
         "sign-flip": {"name": "sign-flip", "flip": "mean"},
@@ -162,12 +177,11 @@ def byzfl(
                         more["trim"] = f / (10 + f)
                     if (gamma, name) in _BYZFL:
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
-                    rule = _rule(name, f, files, **more) if name != _ORACLE else {"name": name}
-                    for column, attack in worst_of.items():
+                    for column in list(worst_of)[: 1 if name == _ORACLE else None]:
                         scenario = _cell(
                             _BYZFL_TASK,
-                            rule,
-                            attack,
+                            _rule(name, f, files, **more),
+                            worst_of[column],
                             f,
                             seed,
                             clients=10 + f,
@@ -187,7 +201,7 @@ def thesis(names: Sequence[str], seeds: Sequence[int], files: Files) -> Iterator
     for seed in seeds:
         for column, partition in (("iid", "iid"), ("dirichlet", {"alpha": 0.1})):
             for name in names:
-                rule = _rule(name, 2, files) if name != _ORACLE else {"name": name}
+                rule = _rule(name, 2, files)
                 scenario = _cell("mnist", rule, "backdoor", 2, seed, partition=partition, rounds=40)
                 yield Entry(name, column, scenario)
 
@@ -213,8 +227,10 @@ def play(entries: Sequence[Entry], runs: Path, data: Path | None, workers: int) 
             typer.echo(f"{done}/{len(left)} {one.row} under {one.column}{said}", err=True)
 
 
-def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
+def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFrame:
     """Return one row per finished run: ACC and ASR after the last round, and the harm done.
+
+    ``defense`` is `own` if the learned rule was given one, ``universal`` if it took what ships.
 
     ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
     whichever is more; 0 if neither. ``accused`` and ``reduced`` are the shares of honest clients'
@@ -235,6 +251,7 @@ def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "rule": [about[run].row for run in found["run"]],
+            "defense": [_defense_of(about[run].scenario, own) for run in found["run"]],
             "attack": [about[run].column for run in found["run"]],
             **{name: found[name] for name in ("attackers", "seed", "accuracy", "asr")},
             "weight": found["attacker_weight"],
@@ -252,6 +269,13 @@ def figures(entries: Sequence[Entry], runs: Path) -> pd.DataFrame:
     ).max(axis=1)
     frame["harm"] = harm.clip(lower=0).to_numpy()
     return frame.sort_values(["rule", "attack", "attackers", "seed"], ignore_index=True)
+
+
+def _defense_of(scenario: Scenario, own: str) -> str:
+    if "defense" not in rules.find(scenario.rule.name).places:
+        return ""
+    named = scenario.rule.parameters.get("defense", UNIVERSAL)
+    return UNIVERSAL if named == UNIVERSAL else own
 
 
 def worst(frame: pd.DataFrame) -> pd.DataFrame:
@@ -337,7 +361,8 @@ def _byzfl_table(frame: pd.DataFrame) -> str:
         cells = []
         for f in range(1, 5):
             found = least.loc[(gamma, rule, f)] if (gamma, rule, f) in least.index else None
-            whole = found is not None and found["size"] == 3  # else the worst may be missing
+            # Else the worst may be missing.
+            whole = found is not None and found["size"] == (1 if rule == _ORACLE else 3)
             cells.append(f"{found['min']:.2f}" if found is not None and whole else "–")
         printed = _BYZFL.get((gamma, rule))
         said = "–" if printed is None else ", ".join(f"{value:.2f}" for value in printed)
@@ -347,20 +372,30 @@ def _byzfl_table(frame: pd.DataFrame) -> str:
 
 def _thesis_table(frame: pd.DataFrame) -> str:
     mean = frame.groupby(["rule", "attack"])[["accuracy", "asr"]].mean()
-    head = ["rule", "IID: ACC", "ASR", "Dirichlet 0.1: ACC", "ASR"]
+    head = ["rule", "IID: ACC", "ASR", "ASR printed", "Dirichlet 0.1: ACC", "ASR"]
+    head += ["ACC, ASR printed"]
+
+    def cell(rule: str, column: str, name: str) -> str:
+        return _percent(float(mean[name].get((rule, column), math.nan)))
+
+    def printed(rule: str, *places: int) -> str:
+        return ", ".join(_THESIS[rule][place] for place in places) if rule in _THESIS else "–"
+
     lines = [
-        [f"`{rule}`"]
-        + [
-            _percent(mean.loc[(rule, column), name]) if (rule, column) in mean.index else "–"
-            for column in ("iid", "dirichlet")
-            for name in ("accuracy", "asr")
+        [
+            f"`{rule}`",
+            *(cell(rule, "iid", name) for name in ("accuracy", "asr")),
+            printed(rule, 0),
+            *(cell(rule, "dirichlet", name) for name in ("accuracy", "asr")),
+            printed(rule, 1, 2),
         ]
         for rule in sorted({rule for rule, _ in mean.index})
     ]
     return markdown_table(head, lines, "-" * len(head))
 
 
-_TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
+TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
+"""What makes a benchmark's table of its figures, in Markdown."""
 
 
 # -------------------------------------------------------------------- the command
@@ -369,13 +404,15 @@ _TABLES = {"grid": _grid_table, "byzfl": _byzfl_table, "thesis": _thesis_table}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play a benchmark and print its table."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.benchmarks", description=__doc__)
-    parser.add_argument("benchmark", choices=sorted(_TABLES))
+    parser.add_argument("benchmark", choices=sorted(TABLES))
     parser.add_argument("--task", default="digits", help="of the grid")
     parser.add_argument("--rules", help="names, separated by commas; by default all")
     parser.add_argument("--attacks", help="names, separated by commas; by default all that fit")
     parser.add_argument("--similarity", help="γ of byzfl, separated by commas", default="0")
     parser.add_argument("--seeds", default="1", help="separated by commas")
+    parser.add_argument("--rounds", type=int, help="of the grid; by default the task's")
     parser.add_argument("--defense", type=Path, help="of adaptive; by default one is made")
+    parser.add_argument("--universal", type=Path, help="of the row universal; else the shipped one")
     parser.add_argument("--detector", type=Path, help="of spectral, which is left out without")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--data", type=Path, help="folder of data sets")
@@ -392,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         frame = figures(entries, runs)
     except FedimmuneError as error:
         raise SystemExit(f"error: {error}") from None
-    typer.echo(_TABLES[given.benchmark](frame), nl=False)
+    typer.echo(TABLES[given.benchmark](frame), nl=False)
     if given.csv is not None:
         write_text_atomically(as_csv(frame), given.csv)
     if given.figure is not None:
@@ -402,23 +439,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _entries(given: argparse.Namespace) -> Iterator[Entry]:
     usual = {
         "grid": [n for n in rules.available() if n != "spectral" or given.detector is not None],
-        "byzfl": ("geometric-median", "trimmed-mean", "adaptive", _ORACLE),
-        "thesis": ("mean", "median", "trimmed-mean", "multi-krum", "adaptive", _ORACLE),
+        "byzfl": ("geometric-median", "trimmed-mean", "adaptive", _UNIVERSAL, _ORACLE),
+        "thesis": (*_THESIS, "adaptive", _UNIVERSAL, _ORACLE),
     }[given.benchmark]
     names = given.rules.split(",") if given.rules else list(usual)
     seeds = [int(seed) for seed in given.seeds.split(",")]
     defense = given.defense
     if "adaptive" in names and defense is None:
         defense = _defense(given)
+    files = {"adaptive": defense, _UNIVERSAL: given.universal, "spectral": given.detector}
     if given.benchmark == "grid":
         kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
-        files = {"adaptive": defense, "spectral": given.detector}
-        yield from grid(given.task, names, kinds, seeds, files, given.data)
+        fields = {} if given.rounds is None else {"rounds": given.rounds}
+        yield from grid(given.task, names, kinds, seeds, files, given.data, **fields)
     elif given.benchmark == "byzfl":
         similarities = [float(gamma) for gamma in given.similarity.split(",")]
-        yield from byzfl(names, seeds, similarities, {"adaptive": defense})
+        yield from byzfl(names, seeds, similarities, files)
     else:
-        yield from thesis(names, seeds, {"adaptive": defense})
+        yield from thesis(names, seeds, files)
 
 
 def _defense(given: argparse.Namespace) -> Path:

@@ -21,7 +21,7 @@ from fedimmune.simulation import Scenario
 from reproduction.figures import Chart, run_charts
 from reproduction.jobs import Job, RunJob, Store, defense_job, run_job
 from reproduction.layout import Layout, printed
-from reproduction.methods import ABLATIONS, LEARNED, PAPER_FORMS, RULES, find_method
+from reproduction.methods import ABLATIONS, LEARNED, OURS, PAPER_FORMS, RULES, find_method
 from reproduction.presets import SCALES, find_preset
 from reproduction.rows import IDENTITY, as_frame, merge, read_rows
 from reproduction.selection import Request
@@ -318,7 +318,7 @@ _ATTACKERS = _by_scale((4,), (1, 2, 3, 4), (1, 2, 3, 4))
 _SHIFTS = _by_scale((6,), (0, 12, 24), (0, 4, 8, 12, 16, 20, 24))
 _GAPS = _by_scale((1,), (0, 2, 4), (0, 1, 2, 3, 4))
 _METHODS = _by_scale(LEARNED, RULES, RULES)
-_CARRYING_OVER = ("mean", *PAPER_FORMS, "adaptive", "oracle")
+_CARRYING_OVER = ("mean", *PAPER_FORMS, *OURS, "oracle")
 _PATTERN_METHODS = _by_scale(LEARNED, _CARRYING_OVER, _CARRYING_OVER)
 _FOR_MANY = tuple(rule for rule in RULES if rule != "residual")
 """Residual-based reweighting compares all pairs of clients value by value: with 100 it takes
@@ -352,12 +352,13 @@ def _backdoored(
 def _trained_on(scale: str) -> list[Cell]:
     (task,) = CHEAPEST[scale]
     both = _TRAININGS[-1]
-    limits = [
-        Cell(task=task, attack=attack, attackers=count, rule="oracle")
+    untrained = [
+        Cell(task=task, attack=attack, attackers=count, rule=rule)
+        for rule in ("oracle", "adaptive-universal")
         for attack in both
         for count in _ATTACKERS[scale]
     ]
-    return limits + [
+    return untrained + [
         Cell(task=task, attack=attack, attackers=count, rule=rule, rehearsed=rehearsed)
         for attack in both
         for rehearsed in _TRAININGS
@@ -475,7 +476,7 @@ RUN_TABLES = (
         CHEAPEST,
         _trained_on,
         Layout(
-            methods=(*PAPER_FORMS, "adaptive", "oracle"),
+            methods=(*PAPER_FORMS, *OURS, "oracle"),
             attacks=("backdoor", "omniscient"),
             trainings=tuple("+".join(each) for each in _TRAININGS),
             average=True,

@@ -225,8 +225,8 @@ def success_chart(rounds: pd.DataFrame) -> Chart:
     Parameters
     ----------
     rounds
-        One row per run and round, with ``protocol``, ``rule``, ``attackers``, ``seed``, ``round``
-        and ``asr``.
+        One row per run and round, with ``protocol``, ``rule``, ``defense``, ``attackers``,
+        ``seed``, ``round`` and ``asr``.
     """
     frame = rounds.assign(
         panel=[
@@ -234,6 +234,7 @@ def success_chart(rounds: pd.DataFrame) -> Chart:
             for attackers, protocol in zip(rounds["attackers"], rounds["protocol"], strict=True)
         ],
         success=100 * rounds["asr"],
+        rule=rounds["defense"].where(rounds["defense"] != "", rounds["rule"]),
     )
     lines = alt.Chart(frame).mark_line()
     base = lines.encode(

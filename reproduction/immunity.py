@@ -259,7 +259,7 @@ def _evaluate(
         )
     )
     benchmarks.play(entries, folder, data, workers or usable_cores())
-    frame = benchmarks.figures(entries, folder)
+    frame = benchmarks.figures(entries, folder, own="" if defense is None else defense.stem)
     typer.echo(evaluated(frame), nl=False)
     if csv is not None:
         write_text_atomically(as_csv(frame), csv)

@@ -18,7 +18,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from fedimmune.adaptive import Defense, train
+from fedimmune.adaptive import Defense, train, universal
 from fedimmune.adaptive.recordings import read_recordings
 from fedimmune.adaptive.sweep import figures_of
 from fedimmune.errors import FedimmuneError, InputError, ParameterError
@@ -31,7 +31,7 @@ from fedimmune.simulation.rehearsal import Rehearsal, carry_out, plan
 from fedimmune.simulation.scenario import ResolvedScenario
 from fedimmune.simulation.seeding import generator
 from fedimmune.tasks import DataSpec, data_folder, load_data
-from reproduction.methods import Method, find_method
+from reproduction.methods import UNIVERSAL, Method, find_method
 from reproduction.presets import find_preset
 from reproduction.synthetic import demonstrate
 
@@ -280,6 +280,8 @@ class RunJob(Job):
         # By the whole scenario: fields that say the same in other words make the same run. What is
         # saved with it does not make another run: it has one folder.
         by = self.method.rule if self.defense is None else self.defense.key
+        if self.method.defense == UNIVERSAL:
+            by = f"{by} {universal().digest}"  # another release may ship another
         what = f"{self.scenario.digest} {by}"
         return f"runs/{hashlib.sha256(what.encode()).hexdigest()[:16]}"
 

@@ -14,15 +14,19 @@ __all__ = [
     "LEARNED",
     "METHODS",
     "ORACLE",
+    "OURS",
     "PAPER_FORMS",
     "RULES",
+    "UNIVERSAL",
     "Method",
     "Training",
 ]
-__all__ += ["color_of", "find_method", "place_of", "remark_of"]
+__all__ += ["color_of", "defense_of", "find_method", "method_of", "place_of", "remark_of"]
 
 ORACLE = "oracle"
 """The rule that is told who attacks: an upper limit, not a competitor."""
+UNIVERSAL = "universal"
+"""What published rows call the defense that ships with the package."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,18 @@ class Method:
     Parameters
     ----------
     key
-        As rows name it.
+        As commands and tables name it.
     rule
         In the registry.
+    defense
+        What published rows call its defense, next to the rule; empty if the rule takes none.
     remark
         The paper's name of it, or what tells it from others; may be empty.
     color
-        In figures; of Paul Tol's scheme *muted*, which the color-blind can tell apart. Ablations
-        share colors with baselines that never appear with them.
+        In figures; of Paul Tol's schemes *muted* and *vibrant*, which the color-blind can tell
+        apart. Ablations share colors with baselines that never appear with them.
     training
-        How its defense is trained, if it needs one.
+        How its defense is trained, if that has to be done first.
     """
 
     key: str
@@ -72,6 +78,7 @@ class Method:
     remark: str = ""
     color: str = ""
     training: Training | None = None
+    defense: str = ""
 
 
 def _paper(
@@ -84,7 +91,8 @@ def _paper(
     # `orient` is spelled out so that a job's key tells the literal form from the usual one.
     chosen = {"orient": True, **settings}
     training = Training("paper", as_in_paper=True, data=data, settings=chosen)
-    return Method(key, "adaptive", remark, color, training)
+    defense = key.removeprefix("adaptive-") if key.startswith("adaptive-") else f"paper-{key}"
+    return Method(key, "adaptive", remark, color, training, defense)
 
 
 _BASELINES = (
@@ -115,9 +123,13 @@ _LEARNED = (
     Method(
         "adaptive",
         "adaptive",
-        "as shipped",
+        "its own defense",
         "#d40055",
         Training("relational", as_in_paper=False, kinds=True),
+        "own",
+    ),
+    Method(
+        "adaptive-universal", "adaptive", "the defense that ships", "#ee7733", defense=UNIVERSAL
     ),
 )
 METHODS = {
@@ -127,15 +139,18 @@ METHODS = {
 """By key, in the order of tables."""
 
 PAPER_FORMS = ("adaptive-paper-literal", "adaptive-paper", "adaptive-paper-clients")
-RULES = (*(each.key for each in _BASELINES), *PAPER_FORMS, "adaptive", ORACLE)
+OURS = ("adaptive", "adaptive-universal")
+"""The learned rule with a defense of the task's own, and with the one that ships."""
+RULES = (*(each.key for each in _BASELINES), *PAPER_FORMS, *OURS, ORACLE)
 """What the paper compares, plain Krum and the trimmed mean, the learned rule in the paper's form
-(axes as they come; signs settled; rehearsed on the clients' data) and as shipped, and the limit."""
-LEARNED = ("mean", "adaptive-paper", "adaptive", ORACLE)
+(axes as they come; signs settled; rehearsed on the clients' data) and in ours, and the limit."""
+LEARNED = ("mean", "adaptive-paper", *OURS, ORACLE)
 """Those that show what a defense transfers to."""
 ABLATIONS = (
     *("mean", "mlp", "without-c", "without-eps"),
-    *(*PAPER_FORMS, "adaptive", ORACLE),
+    *(*PAPER_FORMS, *OURS, ORACLE),
 )
+_BY_DEFENSE = {(each.rule, each.defense): each.key for each in METHODS.values()}
 _OTHER_COLORS = ("#6e3b5e", "#5f6b73", "#0072b2", "#b97f00")
 """For rules of the user's own."""
 
@@ -153,6 +168,28 @@ def find_method(key: str) -> Method:
     except KeyError:
         known = ", ".join(METHODS)
         raise ParameterError(f"no method is called {key!r}; there are {known}") from None
+
+
+def defense_of(key: str) -> tuple[str, str]:
+    """Return a method's rule and defense, as published rows have them; others are rules."""
+    return (METHODS[key].rule, METHODS[key].defense) if key in METHODS else (key, "")
+
+
+def method_of(rule: str, defense: str) -> str:
+    """Return the key of the method that published rows call so.
+
+    Raises
+    ------
+    ParameterError
+        No method has such a defense.
+    """
+    if (rule, defense) in _BY_DEFENSE:
+        return _BY_DEFENSE[rule, defense]
+    known = [each for name, each in _BY_DEFENSE if name == rule and each]
+    if defense or known:
+        there = f"there are {', '.join(known)}" if known else "it takes none"
+        raise ParameterError(f"rule {rule!r} with defense {defense!r}: {there}")
+    return rule
 
 
 def remark_of(key: str) -> str:

@@ -28,7 +28,7 @@ from reproduction.tables import markdown_table
 
 __all__ = ["main"]
 
-_RUN = ["protocol", "rule", "attackers", "seed"]
+_RUN = ["protocol", "rule", "defense", "attackers", "seed"]
 _MEASURED = ("round", "accuracy", "asr", "attacker_weight")
 
 
@@ -63,11 +63,12 @@ def _read(folders: Sequence[Path]) -> pd.DataFrame:
         attack, rule = scenario["attack"], scenario["rule"]
         if attack["name"] != "backdoor":
             continue
-        name = Path(rule["defense"]).stem if "defense" in rule else rule["name"]
+        defense = Path(rule["defense"]).stem if "defense" in rule else ""
         about = {
             # The authors' program writes a value of its own into the pattern.
             "protocol": "authors" if "value" in attack else "paper",
-            "rule": f"{name}, not clipped" if rule.get("clip") is False else name,
+            "rule": rule["name"],
+            "defense": f"{defense}, not clipped" if rule.get("clip") is False else defense,
             "attackers": scenario["attackers"],
             "seed": scenario["seed"],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +21,17 @@ from fedimmune.io import write_bytes_atomically, write_text_atomically
 from reproduction.experiments import Experiment
 from reproduction.figures import save
 from reproduction.jobs import Store
-from reproduction.rows import as_csv
+from reproduction.rows import as_csv, with_defense
 from reproduction.selection import Request, spell
 from reproduction.tables import counted
 
-__all__ = ["Published", "check_writable", "command", "publish", "published_table", "write"]
+__all__ = ["FINDING", "Published", "check_writable", "command", "publish", "published_table"]
+__all__ += ["write"]
 
 _PUBLISHED = (".csv", ".md", ".png")
 """Endings of the files that a site shows."""
+FINDING = re.compile(r"<!-- finding -->\n.*?\n<!-- /finding -->", re.DOTALL)
+"""What a published page says that no program wrote, and publishing anew leaves there."""
 
 
 def write(experiment: Experiment, request: Request, store: Store) -> list[Path]:
@@ -54,7 +58,8 @@ def publish(experiment: Experiment, request: Request, store: Store, folder: Path
     """Write what a site shows of an experiment's results.
 
     Rows of an earlier table stay until the same cell is run again, so that what several machines,
-    or several days, have measured comes together in one table.
+    or several days, have measured comes together in one table. What somebody wrote about it, on the
+    page between ``<!-- finding -->`` and ``<!-- /finding -->``, stays too.
 
     Raises
     ------
@@ -66,7 +71,8 @@ def publish(experiment: Experiment, request: Request, store: Store, folder: Path
     )
     # In another folder first: a site shows only some of it, and nothing is replaced by halves.
     with tempfile.TemporaryDirectory() as other:
-        made = _write(experiment, request, store, frame, carried, Path(other))
+        finding = _finding(folder / f"{experiment.id}.md")
+        made = _write(experiment, request, store, frame, carried, Path(other), finding)
         check_writable(folder)
         shown = [file for file in made if file.suffix in _PUBLISHED]
         for file in shown:
@@ -114,6 +120,7 @@ def _write(
     frame: pd.DataFrame,
     carried: int,
     folder: Path,
+    finding: str = "",
 ) -> list[Path]:
     check_writable(folder)
     pictures: list[Path] = []
@@ -141,8 +148,8 @@ def _write(
     }
     images = [file for file in pictures if file.suffix == ".png"]
     texts = {
-        "md": _page(experiment, about, experiment.markdown(frame), images),
-        "csv": as_csv(frame),
+        "md": _page(experiment, about, finding, experiment.markdown(frame), images),
+        "csv": as_csv(with_defense(frame)),
         "tex": experiment.latex(frame, said if differences else ""),
         "json": json.dumps(about, indent=1) + "\n",
     }
@@ -151,7 +158,14 @@ def _write(
     return [*(folder / f"{experiment.id}.{kind}" for kind in texts), *pictures]
 
 
-def _page(experiment: Experiment, about: dict[str, Any], tables: str, images: list[Path]) -> str:
+def _finding(page: Path) -> str:
+    found = FINDING.search(page.read_text(encoding="utf-8")) if page.exists() else None
+    return found[0] if found else ""
+
+
+def _page(
+    experiment: Experiment, about: dict[str, Any], finding: str, tables: str, images: list[Path]
+) -> str:
     pieces = [
         f"# {experiment.title}",
         f"{experiment.shows} In the paper: {experiment.source}. {about['caption']}",
@@ -165,6 +179,8 @@ def _page(experiment: Experiment, about: dict[str, Any], tables: str, images: li
         )
     if done < of:
         pieces.append(f"**Not finished**: {done} of {of} are there.")
+    if finding:
+        pieces.append(finding)
     pieces += [f"![{experiment.title}]({file.name})" for file in images[:1]]
     pieces.append(tables.strip())
     for file in images[1:]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
+from reproduction.methods import defense_of, method_of
 
-__all__ = ["COLUMNS", "IDENTITY", "as_csv", "as_frame", "merge", "read_rows"]
+__all__ = ["COLUMNS", "IDENTITY", "as_csv", "as_frame", "merge", "read_rows", "read_table"]
+__all__ += ["with_defense", "with_method"]
 
 COLUMNS: dict[str, type] = {
     "task": str,
@@ -34,7 +37,8 @@ COLUMNS: dict[str, type] = {
 }
 """What is known of a run, by its last round; shares are from 0 to 1.
 
-``rule`` is a method's key. ``trained``: attacks that a learned rule had rehearsed, with + between.
+``rule`` is a method's key; in files it is the rule alone, and a column ``defense`` follows, such as
+``own`` or ``universal``. ``trained``: attacks that a learned rule had rehearsed, with + between.
 ``varied``, ``value``: the attack's parameter that an experiment varies. ``asr``, ``asr_others``:
 the attack's success over all samples, and over those of other classes than the target. Over all
 rounds: ``attackers_weight``, the attackers' mean share of the weight, and ``honest_accused``, the
@@ -59,6 +63,53 @@ def as_csv(frame: pd.DataFrame) -> str:
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
+def with_defense(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame as files have it: methods as rule and defense, if it has any."""
+    if "rule" not in frame:
+        return frame
+    named = [defense_of(key) for key in frame["rule"]]
+    split = frame.assign(rule=[rule for rule, _ in named])
+    place = list(frame.columns).index("rule") + 1
+    split.insert(place, "defense", [name for _, name in named])
+    return split
+
+
+def with_method(frame: pd.DataFrame) -> pd.DataFrame:
+    """Undo `with_defense`.
+
+    Raises
+    ------
+    ParameterError
+        A rule has a defense of which nothing is known.
+    """
+    if "defense" not in frame:
+        return frame
+    both = zip(frame["rule"], frame["defense"], strict=True)
+    return frame.assign(rule=[method_of(*each) for each in both]).drop(columns="defense")
+
+
+def read_table(file: Path) -> pd.DataFrame:
+    """Read any table to the last bit: whole numbers, numbers, or text, by column.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    text = _read_text(file)
+    return pd.DataFrame({name: _typed(text[name].tolist()) for name in text})
+
+
+def _typed(cells: list[str]) -> list[Any]:
+    """Return numbers if they are written as these cells are; missing ones are NaN."""
+    for kind in (int, float) if any(cells) else ():
+        with contextlib.suppress(ValueError):
+            found = [kind(cell or "nan") for cell in cells]
+            if [str(number) for number in found] == [cell or "nan" for cell in cells]:
+                return found
+    return cells
+
+
 def read_rows(file: Path) -> pd.DataFrame:
     """Read rows; none if there is no such file.
 
@@ -67,17 +118,16 @@ def read_rows(file: Path) -> pd.DataFrame:
     InputError
         It holds something else.
     """
-    try:
-        text = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
-    except FileNotFoundError:
+    if not file.exists():
         return as_frame([])
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise _no_rows(file, error) from error
-    missing = [name for name in COLUMNS if name not in text]
+    text = _read_text(file)
+    missing = [name for name in (*COLUMNS, "defense") if name not in text]
     if missing:
         raise _no_rows(file, f"there is no column {missing[0]!r}")
+    try:
+        text = with_method(text)
+    except ParameterError as error:
+        raise _no_rows(file, error) from error
     for name, kind in COLUMNS.items():
         try:
             if kind is not str:
@@ -86,6 +136,15 @@ def read_rows(file: Path) -> pd.DataFrame:
         except ValueError as error:
             raise _no_rows(file, f"{name}: {error}") from error
     return text[list(COLUMNS)]
+
+
+def _read_text(file: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise _no_rows(file, error) from error
 
 
 def _no_rows(file: Path, why: object) -> InputError:

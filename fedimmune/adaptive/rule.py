@@ -92,6 +92,7 @@ class Adaptive(GeometryRule):
     suspects_below = 0.0
     is_translation_equivariant = False
     weights_make_result = False
+    weighs_smoothly = True
 
     def __init__(
         self,
@@ -179,6 +180,10 @@ class Adaptive(GeometryRule):
     @property
     def has_history(self) -> bool:
         return self.memory
+
+    @property
+    def needs_no_values(self) -> bool:
+        return True  # of earlier rounds, numbers by client are remembered, and nobody's update
 
     def withstands(self, n: int) -> int:
         # Clipped, the result is not much longer than the median client's update, whatever is sent.

@@ -29,7 +29,8 @@ class Search(Collusion):
     """Send the honest mean plus t times a direction, with the t that does most harm unnoticed.
 
     Harm is the distance of the rule's result from the honest mean; 20 factors up to 32 are tried on
-    a copy of the rule. Attackers together keep their weight, if the rule has weights.
+    a copy of the rule, 50 if it chooses clients by inner products. Attackers together keep their
+    weight, if the rule has weights.
 
     Parameters
     ----------

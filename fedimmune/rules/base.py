@@ -612,7 +612,7 @@ class WeightRule(Rule):
             plus={"memory": found.memory} if found.memory else None,
         )
         if found.noise > 0:
-            add_noise(update, updates, found.noise, self._random(updates))
+            add_noise(update, updates, found.noise, self._random(updates).initial_seed())
         answer = self._answer(updates, update, found)
         self.finish(updates)
         return answer
@@ -649,6 +649,15 @@ class GeometryRule(WeightRule):
     def reads_values(self) -> bool:
         """Whether the rule, as it was made, looks at more than inner products, in `weigh`."""
         return False
+
+    weighs_smoothly: ClassVar[bool] = False
+    """Whether a small change of an update changes weights little, at most one threshold aside: not
+    for a rule that chooses clients by comparing them."""
+
+    @property
+    def needs_no_values(self) -> bool:
+        """Whether `weights_from_gram` gives the weights that `aggregate` would give now."""
+        return not self.reads_values and not self.has_history
 
     @abstractmethod
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:

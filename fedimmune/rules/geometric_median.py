@@ -53,6 +53,7 @@ class GeometricMedian(GeometryRule):
     name = "geometric-median"
     summary = "RFA: the point with the smallest sum of distances"
     paper = "Pillutla et al., IEEE TSP 2022"
+    weighs_smoothly = True
 
     def __init__(self, *, steps: int = 10_000, **common: Unpack[Common]) -> None:
         super().__init__(**common)

@@ -34,6 +34,8 @@ ELSEWHERE = {
     "theory": "tests/bounds/test_theory.py",
     "benchmarks": "commands of minutes to hours: only read",
     "results": "commands of hours: only read",
+    "model-card": "commands of hours: only read",
+    "reproducibility": "commands of a clone with data: only read; tests/reproduction/test_check.py",
 }
 NOT_RUN = {
     "README.md": 1,

@@ -1,97 +1,74 @@
-"""What the results page says of an experiment is what the experiment's rows come to."""
+"""What pages say of results, besides the tables that `reproduction.check` makes anew."""
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import re
-from pathlib import Path
-from statistics import fmean
 
-import pytest
+from fedimmune import __version__
+from fedimmune.adaptive.defense import UNIVERSAL_FILE, universal
+from reproduction.check import tables_of
+from reproduction.views import cells_of
+from tests.docs.pages import DOCS, ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
-
-
-def rows_of(experiment: str) -> list[dict[str, str]]:
-    with (DOCS / "results" / f"{experiment}.csv").open(encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
-
-
-def mean_of(rows: list[dict[str, str]], field: str, **wanted: str) -> str:
-    found = [
-        100 * float(row[field])
-        for row in rows
-        if all(row[name] == value for name, value in wanted.items())
-    ]
-    return f"{fmean(found):.2f}"
-
-
-@pytest.mark.parametrize(
-    ("heading", "experiment"),
-    [("MNIST, all rules", "mnist-attackers"), ("CIFAR-10, all rules", "cifar10-attackers")],
-)
-def test_rules_side_by_side(heading: str, experiment: str) -> None:
-    section = PAGE.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
-    lines = re.findall(
-        r"^\| .*?`([a-z-]+)`.*? \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M
-    )
-    rows = rows_of(experiment)
-    shown = [row["rule"] for row in rows if row["attackers"] == "4"]
-    assert [line[0] for line in lines] == list(dict.fromkeys(shown))
-    for rule, seeds, accuracy, success, omniscient in lines:
-        own = [row for row in rows if row["rule"] == rule and row["attackers"] == "4"]
-        assert int(seeds) == len({row["seed"] for row in own}) == len(own) / 2
-        assert accuracy == mean_of(own, "accuracy", attack="backdoor")
-        assert success == mean_of(own, "asr", attack="backdoor")
-        assert omniscient == mean_of(own, "accuracy", attack="omniscient")
-
-
-def test_patterns_side_by_side() -> None:
-    section = PAGE.partition("\n### Patterns that were not rehearsed\n")[2].partition("\n#")[0]
-    lines = re.findall(r"^\| (\S+), `(\w+)` = (\d+) \| (.+) \|$", section, re.M)
-    rows = rows_of("transfer-patterns")
-    assert sum(cells.count(".") for *_, cells in lines) == len(rows)
-    for task, varied, value, cells in lines:
-        own = [row for row in rows if (row["varied"], row["value"]) == (varied, value)]
-        for rule, cell in zip(
-            ("mean", "adaptive-paper-literal", "adaptive-paper-clients", "adaptive", "oracle"),
-            cells.split(" | "),
-            strict=True,
-        ):
-            name = task.lower().replace("-", "")
-            if cell != "–":
-                assert cell.strip("*") == mean_of(own, "asr", task=name, rule=rule)
-
-
-OWN_COMMANDS = {"paper-form.md", "grid.md", "byzfl.md", "immunity.md"}
+APPENDIX = (DOCS / "reproducibility.md").read_text(encoding="utf-8")
+CARD = (DOCS / "model-card.md").read_text(encoding="utf-8")
+OWN_COMMANDS = {
+    *("paper-form.md", "grid.md", "byzfl.md", "thesis.md", "immunity.md"),
+    *("learned-mnist.md", "kinds.md", "patch.md", "steps.md", "scores.md"),
+}
 """Pages that are not an experiment of the paper's."""
 
 
+def table_of(page: str, heading: str) -> list[list[str]]:
+    (found,) = [each for each in tables_of("", page) if each.place.heading == heading]
+    return cells_of(found.lines)[1:]
+
+
 def test_every_page_of_results_is_told_of() -> None:
+    commands = {
+        page: command for page, command, _ in table_of(APPENDIX, "Pages, commands and times")
+    }
     for page in (DOCS / "results").glob("*.md"):
         assert f"(results/{page.name}" in PAGE
+        listed = commands[f"[{page.stem}](results/{page.name})"]
         if page.name in OWN_COMMANDS:
             continue
         command = re.search(
-            r"```sh\npython -m reproduction (\S+) (.*)\n```", page.read_text("utf-8")
+            r"```sh\n(python -m reproduction (\S+) .*)\n```", page.read_text("utf-8")
         )
         assert command
-        assert command[1] == page.stem
-        assert any(command[1] in line and command[2] in line for line in PAGE.splitlines()), page
+        assert command[2] == page.stem
+        assert listed == f"`{command[1]}`"
 
 
-def test_the_papers_form_in_the_federation() -> None:
-    page = (DOCS / "results/paper-form.md").read_text("utf-8")
-    section = page.partition("\n## The text's protocol\n")[2].partition("\n## ")[0]
-    lines = re.findall(
-        r"^\| (\d) of 10, (\d) \|.*\| ([\d.]+) / ([\d.]+) \| [\d.]+ / [\d.]+ \| [\d.]+ \|$",
-        section,
-        re.M,
-    )
-    assert lines
-    rows = [row for row in rows_of("paper-form") if row["rule"] == "both"]
-    for attackers, seed, accuracy, success in lines:
-        own = {"attackers": attackers, "seed": seed, "round": "30", "protocol": "paper"}
-        assert accuracy == mean_of(rows, "accuracy", **own)
-        assert success == mean_of(rows, "asr", **own)
+def test_every_page_of_an_experiment_has_a_finding() -> None:
+    for page in (DOCS / "results").glob("*.md"):
+        text = page.read_text("utf-8")
+        assert "**" in text, f"{page.name} has no finding"
+        assert "```sh" in text, f"{page.name} has no command"
+
+
+def test_the_model_card_is_of_the_file_that_ships() -> None:
+    facts = dict(table_of(CARD, "The file"))
+    content = UNIVERSAL_FILE.read_bytes()
+    assert facts["digest"] == f"`{hashlib.sha256(content).hexdigest()[:16]}`"
+    assert facts["size"] == f"{len(content):,} bytes"
+    form = universal().form
+    fixed = {name for name, _ in form.named_buffers()}
+    learned = [t.numel() for name, t in form.state_dict().items() if name not in fixed]
+    assert facts["parameters"] == f"{sum(learned):,}"
+    assert facts["made with"] == f"fedimmune {universal().about.version}"
+    assert __version__.startswith(universal().about.version)
+    assert UNIVERSAL_FILE.relative_to(ROOT).as_posix() in facts["file"]
+    assert f"one of {len(universal().about.attacks)} attacks" in CARD
+    assert f"--epochs {universal().about.training['epochs']}\n" in CARD
+
+
+def test_the_appendix_has_the_versions_of_ci() -> None:
+    constraints = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    versions = table_of(APPENDIX, "Versions")
+    assert versions
+    for package, version in versions:
+        assert f"{package}=={version}" in constraints

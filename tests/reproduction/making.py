@@ -58,7 +58,7 @@ def grid_of(experiment: str) -> list[dict[str, Any]]:
         loud = [{"attack": a, "attackers": m} for a in ("omniscient", second) for m in ATTACKERS]
         return [{"task": task, "rule": rule, **each} for rule in RULES for each in quiet + loud]
     if experiment == "training-attacks":
-        who = [{"rule": "oracle"}]
+        who = [{"rule": "oracle"}, {"rule": "adaptive-universal"}]
         who += [{"rule": r, "trained": t} for r in (*PAPER_FORMS, "adaptive") for t in TRAININGS]
         return [
             {"task": "cifar10", "attack": attack, "attackers": m, **each}

@@ -45,7 +45,7 @@ def test_the_grid_has_every_rule_under_every_attack_that_fits() -> None:
 
 def test_byzfls_benchmark_is_played_as_published() -> None:
     entries = list(byzfl(["geometric-median", "oracle"], [1], [0.0, 1.0], {}))
-    assert len(entries) == 2 * 2 * 4 * 3
+    assert len(entries) == 2 * 4 * (3 + 1), "one attack is enough for the oracle"
     one = entries[0].scenario
     assert (one.clients, one.attackers, one.rounds, one.batch, one.local_steps) == (
         *(11, 1, 800, 25, 1),
@@ -55,6 +55,15 @@ def test_byzfls_benchmark_is_played_as_published() -> None:
     assert one.optimizer.carried
     for each in entries:
         attacks.get(each.scenario.attack.name, **each.scenario.attack.parameters)
+
+
+def test_the_learned_rule_stands_with_its_own_defense_and_a_universal_one() -> None:
+    files = {"adaptive": Path("own.defense"), "universal": None}
+    own, universal = list(thesis(["adaptive", "universal"], [1], files))[:2]
+    assert own.scenario.rule.name == universal.scenario.rule.name == "adaptive"
+    assert "own.defense" in str(own.scenario.rule)
+    assert "defense" not in universal.scenario.rule.parameters
+    assert most_attackers("universal") == 4
 
 
 def test_the_thesis_has_two_partitions() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from fedimmune.errors import InputError
 from reproduction import tables
 from reproduction.layout import printed
-from reproduction.rows import COLUMNS, as_csv, read_rows
+from reproduction.methods import METHODS
+from reproduction.rows import COLUMNS, as_csv, read_rows, with_defense
 from tests.reproduction.making import LAYOUTS, Row, any_rows, frame_of, rows_of
 from tests.reproduction.reading import parsed
 
@@ -94,13 +96,47 @@ PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=8)
 @given(any_rows(PRINTABLE))
 def test_csv_there_and_back(tmp_path: Path, rows: list[Row]) -> None:
     file, frame = tmp_path / "rows.csv", frame_of(rows)
-    text = as_csv(frame)
+    text = as_csv(with_defense(frame))
     file.write_text(text, encoding="utf-8")
     pd.testing.assert_frame_equal(read_rows(file), frame, check_dtype=False, check_exact=True)
-    assert as_csv(read_rows(file)) == text
+    assert as_csv(with_defense(read_rows(file))) == text
     head, *lines = csv.reader(io.StringIO(text, newline=""))
-    assert head == list(COLUMNS)
-    assert [float(line[5]) for line in lines] == [row.accuracy for row in rows]
+    place = head.index("defense")
+    assert head[:place] + head[place + 1 :] == list(COLUMNS)
+    accuracy = head.index("accuracy")
+    assert [float(line[accuracy]) for line in lines] == [row.accuracy for row in rows]
+
+
+def test_rows_name_the_rule_and_its_defense(tmp_path: Path) -> None:
+    common: dict[str, Any] = {
+        "task": "t",
+        "attack": "none",
+        "attackers": 0,
+        "seed": 1,
+        "accuracy": 0.5,
+    }
+    frame = frame_of([Row(rule=key, **common) for key in (*METHODS, "a rule of one's own")])
+    written = with_defense(frame)
+    assert written["rule"].tolist()[:-1] == [each.rule for each in METHODS.values()]
+    both = dict(
+        zip(frame["rule"], zip(written["rule"], written["defense"], strict=True), strict=True)
+    )
+    assert len({*both.values()}) == len(both), "each method is told from the others"
+    assert both["adaptive"] == ("adaptive", "own")
+    assert both["adaptive-universal"] == ("adaptive", "universal")
+    assert both["adaptive-paper-clients"] == ("adaptive", "paper-clients")
+    assert both["median"] == ("median", "")
+    file = tmp_path / "rows.csv"
+    file.write_text(as_csv(written), encoding="utf-8")
+    assert read_rows(file)["rule"].tolist() == frame["rule"].tolist()
+    for old, new, said in (
+        ("adaptive,own", "adaptive,lost", "'lost': there are .*own"),
+        ("adaptive,own", "adaptive,", "'': there are .*own"),
+        ("median,,", "median,own,", "'median' with defense 'own': it takes none"),
+    ):
+        file.write_text(as_csv(written).replace(old, new), encoding="utf-8")
+        with pytest.raises(InputError, match=f"{said}.*move it away"):
+            read_rows(file)
 
 
 def test_a_csv_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
@@ -110,7 +146,8 @@ def test_a_csv_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     for text, said in (
         ("", "No columns"),
         ("rule\nmean\n", "no column 'task'"),
-        (as_csv(frame_of([row])).replace("0.5", "half"), "accuracy: .*half"),
+        (as_csv(frame_of([row])), "no column 'defense'"),
+        (as_csv(with_defense(frame_of([row]))).replace("0.5", "half"), "accuracy: .*half"),
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=f"{said}.*move it away"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from reproduction import tables
 from reproduction.layout import Layout, lay_out, printed
+from reproduction.methods import RULES
 from tests.reproduction.making import LAYOUTS, Row, any_rows, frame_of, rows_of
 from tests.reproduction.reading import parsed
 
@@ -83,7 +84,7 @@ def check(
 def test_a_table_of_rules(rows: list[Row]) -> None:
     known = printed("mnist-backdoor")
     (found,) = parsed(markdown_of(LAYOUTS["mnist-backdoor"], rows, known)).values()
-    assert len(found) == 13
+    assert len(found) == len(RULES)
     check(found, rows, (1, 2, 3, 4), lambda row: row.attackers)
     figures = {
         (rule_of(label), name): text.strip("*")
@@ -138,7 +139,7 @@ def test_a_table_of_what_was_rehearsed(rows: list[Row]) -> None:
         return row.rule == rule_of(label) and short[row.trained] == trained
 
     for attack, table in zip(("backdoor", "omniscient"), found.values(), strict=True):
-        assert len(table) == 13
+        assert len(table) == len(RULES)
         own = [row for row in rows if row.attack == attack]
         check(table, own, (1, 2, 3, 4), lambda row: row.attackers, is_in)
         for label, cells in table.items():
@@ -292,8 +293,8 @@ def test_a_rule_that_rehearsed_differently_has_two_lines() -> None:
         for share, trained in ((0.25, "backdoor"), (0.75, "omniscient"))
     ]
     (found,) = parsed(markdown_of(LAYOUTS["mnist-backdoor"], rows)).values()
-    assert found["`adaptive` (as shipped), trained on B"]["ACC %, 4"] == "25.00"
-    assert found["`adaptive` (as shipped), trained on O"]["ACC %, 4"] == "75.00"
+    assert found["`adaptive` (its own defense), trained on B"]["ACC %, 4"] == "25.00"
+    assert found["`adaptive` (its own defense), trained on O"]["ACC %, 4"] == "75.00"
 
 
 def test_a_model_that_was_not_tested_is_not_finished() -> None:
