@@ -488,7 +488,7 @@ _FOLDERS = "read from run folders, which are too large to publish: the command i
 _WORDS = "words"
 UNCHECKED: dict[Place, str] = {
     Place("README.md", "What it does"): _WORDS,
-    Place("docs/results.md", "Every artefact"): _WORDS,
+    Place("docs/results.md", "Every artifact"): _WORDS,
     Place(_FORM, "The paper's form"): _WORDS,
     Place(_FORM, "CIFAR-10"): _FOLDERS,
     Place(_FORM, "Factor by factor"): _FOLDERS,

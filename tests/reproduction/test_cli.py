@@ -88,13 +88,13 @@ def test_from_nothing_to_table_and_figure(
     found = json.loads(capsys.readouterr().out)
     assert code == 0
     assert found["failed"] == {}
-    assert found["done"] == 4 * 2 + 2 + 6
+    assert found["done"] == 5 * 2 + 2 + 6
     there = shared / "results" / "smoke"
     assert all((there / f"mnist-backdoor{ending}").stat().st_size for ending in ENDINGS)
     assert sorted(file.suffix for file in place.iterdir()) == [".csv", ".md", ".png"]
     facts = json.loads((there / "mnist-backdoor.json").read_text())
-    assert len(facts["scenarios"]) == 8
-    assert facts["jobs"] == {"done": 8, "of": 8}
+    assert len(facts["scenarios"]) == 10
+    assert facts["jobs"] == {"done": 10, "of": 10}
     assert facts["command"] == "python -m reproduction mnist-backdoor --scale smoke --seeds 2"
 
 
@@ -105,12 +105,14 @@ def test_the_table_is_what_the_runs_say(shared: Path) -> None:
         scenario: dict[str, Any] = tomllib.loads((folder / "scenario.toml").read_text())
         last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
         rule = scenario["rule"]["name"]
+        if rule == "adaptive" and scenario["rule"].get("defense", "universal") == "universal":
+            rule = "adaptive-universal"
         if "adaptive-paper" in scenario["rule"].get("defense", ""):
             rule = "adaptive-paper"
         if scenario["attackers"] == 4 and scenario["clients"] == 10:
             runs.setdefault(rule, []).append((last["accuracy"], last["asr"]))
     assert {rule: len(found) for rule, found in runs.items()} == dict.fromkeys(
-        ("mean", "adaptive", "adaptive-paper", "oracle"), 2
+        ("mean", "adaptive", "adaptive-paper", "adaptive-universal", "oracle"), 2
     )
     page = (shared / "results" / "smoke" / "mnist-backdoor.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| `")]
@@ -128,7 +130,9 @@ def test_the_table_is_what_the_runs_say(shared: Path) -> None:
     by_rule = {rule: sorted(found) for rule, found in runs.items()}
     told: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        told.setdefault(row["rule"], []).append((float(row["accuracy"]), float(row["asr"])))
+        usual = row["defense"] in {"", "own"}
+        name = row["rule"] if usual else f"{row['rule']}-{row['defense']}"
+        told.setdefault(name, []).append((float(row["accuracy"]), float(row["asr"])))
     assert {rule: sorted(found) for rule, found in told.items()} == by_rule
 
 
@@ -140,11 +144,11 @@ def test_jobs_are_shared_and_never_done_twice(
     words = ("mnist-attackers", "mnist-backdoor", "--scale", "smoke", "--folder", shared, "--json")
     assert call(monkeypatch, *words) == 0
     found = json.loads(capsys.readouterr().out)
-    # Without attack and under the omniscient attack: four rules each, and one more defense.
-    assert found["done"] == 4 + 4 + 1
+    # Without attack and under the omniscient attack: five rules each, and one more defense.
+    assert found["done"] == 5 + 5 + 1
     after = made(shared)
     assert {name: after[name] for name in before} == before
-    assert len(after) == len(before) + 9
+    assert len(after) == len(before) + 11
     assert call(monkeypatch, *words) == 0
     assert "done" not in json.loads(capsys.readouterr().out)  # there was nothing to do
     assert made(shared) == after
@@ -203,7 +207,7 @@ def test_stopped_it_says_what_is_kept(tmp_path: Path, number: int) -> None:
     said = process.communicate()[1].splitlines()[-1]
     assert process.returncode == 128 + number
     assert re.fullmatch(
-        r"reproduction: stopped; \d+ of 12 jobs are done; the same command resumes with the others",
+        r"reproduction: stopped; \d+ of 13 jobs are done; the same command resumes with the others",
         said,
     )
     time.sleep(2)
@@ -230,14 +234,14 @@ def test_dry_run_and_list_do_nothing(
 ) -> None:
     assert call(monkeypatch, "ablation", "--scale", "smoke", "--dry-run", "--folder", tmp_path) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == 26
+    assert len(listed) == 27
     assert "defense digits-mlp-backdoor" in "\n".join(listed)
     assert call(monkeypatch, "--folder", tmp_path, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert [fact["id"] for fact in facts] == list(EXPERIMENTS)
     scales = facts[IDS.index("ablation")]["scales"]
-    assert scales["smoke"]["runs"] == 9
-    assert scales["smoke"]["jobs"] == 26
+    assert scales["smoke"]["runs"] == 10
+    assert scales["smoke"]["jobs"] == 27
     assert scales["paper"]["tasks"] == ["cifar10"]
     assert scales["cpu"]["tasks"] == ["mnist"]
     assert scales["smoke"]["seconds"] < scales["cpu"]["seconds"] < scales["paper"]["seconds"]
