@@ -53,8 +53,6 @@ _THESIS = {  # as its tables print them: ASR with clients alike; ACC, ASR with D
     "trimmed-mean": ("38.9", "74.6", "58.4"),
     "multi-krum": ("0.2", "70.3", "76.1"),
 }
-_UNIVERSAL = "universal"
-"""The row of the learned rule with a defense that was not made for the task."""
 _STEP = 0.1
 """ByzFL's learning rate. It sends (1 − β)-averaged gradients, we send steps: −0.1 times those."""
 
@@ -140,7 +138,7 @@ def _rule(row: str, f: int, files: Files, **more: Any) -> dict[str, Any]:
 
 
 def _find(row: str) -> type[rules.Rule]:
-    return rules.find("adaptive" if row == _UNIVERSAL else row)
+    return rules.find("adaptive" if row == UNIVERSAL else row)
 
 
 def _cell(
@@ -156,11 +154,13 @@ def byzfl(
     similarities: Sequence[float],
     files: Files,
     steps: int = 800,
+    max_false_alarms: float | None = None,
 ) -> Iterator[Entry]:
     """ByzFL's benchmark: distributed SGD with momentum, ten honest clients and f attackers.
 
     Its two rules stand behind clipping and nearest-neighbor mixing, as published; other rules as
     they are. Under the oracle attackers change nothing: one attack stands for all.
+    `max_false_alarms` is of the universal defense.
     """
     worst_of: dict[str, dict[str, Any]] = {
         "sign-flip": {"name": "sign-flip", "flip": "mean"},
@@ -175,6 +175,8 @@ def byzfl(
                     more: dict[str, Any] = {}
                     if name == "trimmed-mean":
                         more["trim"] = f / (10 + f)
+                    if name == UNIVERSAL and max_false_alarms is not None:
+                        more["max_false_alarms"] = max_false_alarms
                     if (gamma, name) in _BYZFL:
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
                     for column in list(worst_of)[: 1 if name == _ORACLE else None]:
@@ -230,7 +232,8 @@ def play(entries: Sequence[Entry], runs: Path, data: Path | None, workers: int) 
 def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFrame:
     """Return one row per finished run: ACC and ASR after the last round, and the harm done.
 
-    ``defense`` is `own` if the learned rule was given one, ``universal`` if it took what ships.
+    ``defense`` is `own` if the learned rule was given one, ``universal`` if it took what ships, and
+    in the row `universal` the name of a file that was given instead of that.
 
     ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
     whichever is more; 0 if neither. ``accused`` and ``reduced`` are the shares of honest clients'
@@ -250,8 +253,8 @@ def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFr
     about = {path.name: one for path, one in there.items()}
     frame = pd.DataFrame(
         {
-            "rule": [about[run].row for run in found["run"]],
-            "defense": [_defense_of(about[run].scenario, own) for run in found["run"]],
+            "rule": [about[run].scenario.rule.name for run in found["run"]],
+            "defense": [_defense_of(about[run], own) for run in found["run"]],
             "attack": [about[run].column for run in found["run"]],
             **{name: found[name] for name in ("attackers", "seed", "accuracy", "asr")},
             "weight": found["attacker_weight"],
@@ -271,11 +274,26 @@ def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFr
     return frame.sort_values(["rule", "attack", "attackers", "seed"], ignore_index=True)
 
 
-def _defense_of(scenario: Scenario, own: str) -> str:
-    if "defense" not in rules.find(scenario.rule.name).places:
+def _defense_of(one: Entry, own: str) -> str:
+    rule = one.scenario.rule
+    if "defense" not in rules.find(rule.name).places:
         return ""
-    named = scenario.rule.parameters.get("defense", UNIVERSAL)
-    return UNIVERSAL if named == UNIVERSAL else own
+    named = str(rule.parameters.get("defense", UNIVERSAL))
+    called = UNIVERSAL if named == UNIVERSAL else own
+    if one.row == UNIVERSAL:
+        called = Path(named).stem
+    alarms = rule.parameters.get("max_false_alarms")
+    return called if alarms is None else f"{called} with max_false_alarms={alarms:g}"
+
+
+def _labeled(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return figures with the learned rule called by its defense too, unless it is its own."""
+    if "defense" not in frame:
+        return frame
+    both = zip(frame["rule"], frame["defense"], strict=True)
+    return frame.assign(
+        rule=[rule if named in ("", "own") else f"{rule}, {named}" for rule, named in both]
+    )
 
 
 def worst(frame: pd.DataFrame) -> pd.DataFrame:
@@ -303,6 +321,7 @@ def worst(frame: pd.DataFrame) -> pd.DataFrame:
 
 def heat_map(frame: pd.DataFrame) -> Chart:
     """Describe the grid: a row per rule, the least harmed first; a column per attack."""
+    frame = _labeled(frame)
     mean = frame.groupby(["rule", "attack"], as_index=False)[["accuracy", "asr", "harm"]].mean()
     mean["points"] = 100 * mean["harm"]
     told = {
@@ -336,6 +355,7 @@ def _percent(value: float) -> str:
 
 
 def _grid_table(frame: pd.DataFrame) -> str:
+    frame = _labeled(frame)
     head = ["rule", "f", "no attack", "worst attack", "ACC", "ASR", "points worse", "in the mean"]
     lines = [
         [
@@ -351,6 +371,7 @@ def _grid_table(frame: pd.DataFrame) -> str:
 
 
 def _byzfl_table(frame: pd.DataFrame) -> str:
+    frame = _labeled(frame)
     parts = frame["attack"].str.extract(r"γ = (?P<gamma>[\d.]+), f = (?P<f>\d)")
     known = frame.assign(gamma=parts["gamma"].astype(float), f=parts["f"].astype(int))
     mean = known.groupby(["gamma", "rule", "f", "attack"], as_index=False)["accuracy"].mean()
@@ -371,6 +392,7 @@ def _byzfl_table(frame: pd.DataFrame) -> str:
 
 
 def _thesis_table(frame: pd.DataFrame) -> str:
+    frame = _labeled(frame)
     mean = frame.groupby(["rule", "attack"])[["accuracy", "asr"]].mean()
     head = ["rule", "IID: ACC", "ASR", "ASR printed", "Dirichlet 0.1: ACC", "ASR"]
     head += ["ACC, ASR printed"]
@@ -413,6 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="of the grid; by default the task's")
     parser.add_argument("--defense", type=Path, help="of adaptive; by default one is made")
     parser.add_argument("--universal", type=Path, help="of the row universal; else the shipped one")
+    parser.add_argument("--max-false-alarms", type=float, help="of the row universal of byzfl")
     parser.add_argument("--detector", type=Path, help="of spectral, which is left out without")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--data", type=Path, help="folder of data sets")
@@ -439,22 +462,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _entries(given: argparse.Namespace) -> Iterator[Entry]:
     usual = {
         "grid": [n for n in rules.available() if n != "spectral" or given.detector is not None],
-        "byzfl": ("geometric-median", "trimmed-mean", "adaptive", _UNIVERSAL, _ORACLE),
-        "thesis": (*_THESIS, "adaptive", _UNIVERSAL, _ORACLE),
+        "byzfl": ("geometric-median", "trimmed-mean", "adaptive", UNIVERSAL, _ORACLE),
+        "thesis": (*_THESIS, "adaptive", UNIVERSAL, _ORACLE),
     }[given.benchmark]
     names = given.rules.split(",") if given.rules else list(usual)
     seeds = [int(seed) for seed in given.seeds.split(",")]
     defense = given.defense
     if "adaptive" in names and defense is None:
         defense = _defense(given)
-    files = {"adaptive": defense, _UNIVERSAL: given.universal, "spectral": given.detector}
+    files = {"adaptive": defense, UNIVERSAL: given.universal, "spectral": given.detector}
     if given.benchmark == "grid":
         kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
         fields = {} if given.rounds is None else {"rounds": given.rounds}
         yield from grid(given.task, names, kinds, seeds, files, given.data, **fields)
     elif given.benchmark == "byzfl":
         similarities = [float(gamma) for gamma in given.similarity.split(",")]
-        yield from byzfl(names, seeds, similarities, files)
+        yield from byzfl(names, seeds, similarities, files, max_false_alarms=given.max_false_alarms)
     else:
         yield from thesis(names, seeds, files)
 
