@@ -237,7 +237,8 @@ def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFr
 
     ``harm`` is how far ACC is below or ASR above that of the oracle under the same attack and seed,
     whichever is more; 0 if neither. ``accused`` and ``reduced`` are the shares of honest clients'
-    rounds that were suspected, or had less weight than half of an equal share.
+    rounds that were suspected, or had less weight than half of an equal share. ``best`` is ACC
+    after the best of the rounds that were tested.
     """
     where = {run_folder(one.scenario, runs).path: one for one in entries}
     there = {path: one for path, one in where.items() if (path / "rounds.jsonl").exists()}
@@ -260,6 +261,7 @@ def figures(entries: Sequence[Entry], runs: Path, own: str = "own") -> pd.DataFr
             "weight": found["attacker_weight"],
             **{name: found["run"].map(share) for name, share in judged.items()},
             "rounds": found["played"].astype(int),
+            "best": found["run"].map(results.rounds.groupby("run")["accuracy"].max()),
         }
     )
     place = ["attack", "attackers", "seed"]
@@ -373,22 +375,33 @@ def _grid_table(frame: pd.DataFrame) -> str:
 def _byzfl_table(frame: pd.DataFrame) -> str:
     frame = _labeled(frame)
     parts = frame["attack"].str.extract(r"γ = (?P<gamma>[\d.]+), f = (?P<f>\d)")
-    known = frame.assign(gamma=parts["gamma"].astype(float), f=parts["f"].astype(int))
-    mean = known.groupby(["gamma", "rule", "f", "attack"], as_index=False)["accuracy"].mean()
-    least = mean.groupby(["gamma", "rule", "f"])["accuracy"].agg(["min", "size"])
+    known = frame.assign(
+        gamma=parts["gamma"].astype(float),
+        f=parts["f"].astype(int),
+        best=pd.to_numeric(frame["best"]),
+    )
+    of_attack = known.groupby(["gamma", "rule", "f", "attack"])[["accuracy", "best"]].mean()
+    found: dict[Any, str] = {
+        place: _last_and_best(own, attacks=1 if place[1] == _ORACLE else 3)
+        for place, own in of_attack.groupby(["gamma", "rule", "f"])
+    }
     head = ["γ", "rule", "f = 1", "f = 2", "f = 3", "f = 4", "published"]
     lines = []
-    for gamma, rule in sorted({(g, r) for g, r, _ in least.index}):
-        cells = []
-        for f in range(1, 5):
-            found = least.loc[(gamma, rule, f)] if (gamma, rule, f) in least.index else None
-            # Else the worst may be missing.
-            whole = found is not None and found["size"] == (1 if rule == _ORACLE else 3)
-            cells.append(f"{found['min']:.2f}" if found is not None and whole else "–")
+    for gamma, rule in sorted({(gamma, rule) for gamma, rule, _ in found}):
         printed = _BYZFL.get((gamma, rule))
         said = "–" if printed is None else ", ".join(f"{value:.2f}" for value in printed)
+        cells = [found.get((gamma, rule, f), "–") for f in range(1, 5)]
         lines.append([f"{gamma:g}", f"`{rule}`", *cells, said])
     return markdown_table(head, lines, "-" * len(head))
+
+
+def _last_and_best(of_attack: pd.DataFrame, attacks: int) -> str:
+    """Return ACC under the worst attack; in brackets, of the best steps, which ByzFL publishes."""
+    if len(of_attack) < attacks:  # the worst may be missing
+        return "–"
+    least = of_attack.min(skipna=False)
+    best = "" if math.isnan(least["best"]) else f" ({least['best']:.2f})"
+    return f"{least['accuracy']:.2f}{best}"
 
 
 def _thesis_table(frame: pd.DataFrame) -> str:

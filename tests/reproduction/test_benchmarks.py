@@ -116,11 +116,21 @@ def test_the_table_and_the_heat_map_have_every_rule(frame: pd.DataFrame) -> None
 
 def test_a_worst_case_that_is_not_whole_is_not_printed() -> None:
     rows = [
-        {"rule": "geometric-median", "attack": f"γ = 0, f = 1: {name}", "accuracy": accuracy}
-        for name, accuracy in (("sign-flip", 0.9), ("ipm", 0.8), ("alie", 0.7))
+        {
+            "rule": "geometric-median",
+            "attack": f"γ = 0, f = 1: {name}",
+            "accuracy": accuracy,
+            "best": best,
+        }
+        for name, accuracy, best in (
+            *(("sign-flip", 0.9, 0.9), ("ipm", 0.8, 0.81), ("alie", 0.7, 0.95)),
+        )
     ]
     whole = benchmarks._byzfl_table(pd.DataFrame(rows))
-    assert "| 0 | `geometric-median` | 0.70 | – | – | – | 0.87, 0.56, 0.26, 0.27 |" in whole
+    assert "| 0 | `geometric-median` | 0.70 (0.81) | – | – | – | 0.87, 0.56, 0.26, 0.27 |" in whole
+    del rows[0]["best"]  # not known of one attack: not known of the worst
+    some = benchmarks._byzfl_table(pd.DataFrame(rows))
+    assert "| 0.70 | – | – | – | 0.87" in some
     part = benchmarks._byzfl_table(pd.DataFrame(rows[:2]))
     assert "0.70" not in part
     assert "0.80" not in part
