@@ -31,7 +31,7 @@ do not overlap."""
 FEW = 16
 """Up to so many clients are multiplied by twos, more by threes. References do not count: what is
 measured of clients does not depend on them."""
-PAIRS = 128
+PAIRS = 512
 """So many pairs of normal numbers are drawn at a time; see `kernels.add_noise`."""
 _SEGMENT = 8192
 """So many columns are added up at a time."""
@@ -379,40 +379,41 @@ def weighted_sum(
 
 
 @_compiled(fastmath={"contract"})
-def _draw(first, words, cosines, sines):
+def _draw(first, words, some, others):
     """Fill in pairs of normal numbers; `words` is room for bits, which `first` is the number of.
 
     Logarithm, sine and cosine are series, so that the compiler can take many numbers at a time;
-    what is left out of them is below single precision.
+    what is left out of them is below single precision. Numbers have types, because a plain 1 would
+    make doubles.
     """
-    single, word = np.float32, np.uint64
+    single, word, signed = np.float32, np.uint64, np.int32
     for k in range(PAIRS):
         bits = (first + word(k)) * word(0x9E3779B97F4A7C15)
         bits = (bits ^ (bits >> word(30))) * word(0xBF58476D1CE4E5B9)
         bits = (bits ^ (bits >> word(27))) * word(0x94D049BB133111EB)
         words[k] = bits ^ (bits >> word(31))
+    halves, one = words.view(signed), single(1)
     for k in range(PAIRS):
-        share = (single(np.int32(words[k] >> word(33))) + single(0.5)) * single(2**-31)
+        share = single(halves[k] & signed(0x7FFFFFFF)) * single(2**-31) + single(2**-32)
         # share = 2^power * part, with part between the roots of 1/2 and 2.
-        digits = np.float32(share).view(np.int32)
-        power = (digits - np.int32(0x3F3504F3)) >> np.int32(23)
-        part = np.int32(digits - (power << np.int32(23))).view(np.float32)
-        x = (part - single(1)) / (part + single(1))
+        digits = single(share).view(signed)
+        power = signed(signed(digits - signed(0x3F3504F3)) >> signed(23))
+        part = signed(digits - signed(power << signed(23))).view(single)
+        x = (part - one) / (part + one)
         y = x * x
         series = single(2) + y * (single(2 / 3) + y * (single(2 / 5) + y * single(2 / 7)))
         length = np.sqrt(single(-2) * (single(power) * single(np.log(2)) + x * series))
-        turns = single(np.int32(words[k] & word(0xFFFFFFFF))) * single(2**-30)
-        quarters = np.rint(turns)
-        x = (turns - quarters) * single(np.pi / 2)
+        turn = halves[PAIRS + k]
+        x = single(signed(turn << signed(2))) * single(np.pi * 2**-33)
         y = x * x
-        sine = x * (1 - y * (single(1 / 6) - y * (single(1 / 120) - y * single(1 / 5040))))
+        series = single(1 / 6) - y * (single(1 / 120) - y * single(1 / 5040))
+        up = length * (x * (one - y * series))
         series = single(1 / 24) - y * (single(1 / 720) - y * single(1 / 40320))
-        cosine = 1 - y * (single(1 / 2) - y * series)
-        quarter = np.int32(quarters)
-        is_odd = quarter & np.int32(1)
-        across, up = (sine, cosine) if is_odd else (cosine, sine)
-        cosines[k] = length * (-across if (quarter + np.int32(1)) & np.int32(2) else across)
-        sines[k] = length * (-up if quarter & np.int32(2) else up)
+        across = length * (one - y * (single(1 / 2) - y * series))
+        across = -across if turn < signed(0) else across
+        is_odd = signed(turn << signed(1)) < signed(0)
+        some[k] = up if is_odd else across
+        others[k] = across if is_odd else up
 
 
 @_compiled()
@@ -421,21 +422,17 @@ def add_noise(tasks, first, last, starts, deviation, outs):
 
     `outs[layer]` is where the layer's column 0 is; the precision is that of `deviation`, (1,).
     """
-    words = np.zeros(PAIRS, np.uint64)
-    drawn = np.zeros((2, PAIRS), np.float32)
+    words, drawn = np.zeros(PAIRS, np.uint64), np.zeros(2 * PAIRS, np.float32)
     by = deviation[0]
     for task in range(first, last):
         layer, begin, end = tasks[task]
         for start in range(begin, end, 2 * PAIRS):
-            _draw(starts[layer] + np.uint64(start // 2), words, drawn[0], drawn[1])
-            for half in range(2):
-                place = start + half * PAIRS
-                width = min(PAIRS, end - place)
-                if width > 0:
-                    at = _pointer(outs[layer] + deviation.itemsize * place)
-                    out, noise = carray(at, (width,), deviation.dtype), drawn[half]
-                    for k in range(width):
-                        out[k] += by * noise[k]
+            _draw(starts[layer] + np.uint64(start // 2), words, drawn[:PAIRS], drawn[PAIRS:])
+            width = min(2 * PAIRS, end - start)
+            at = _pointer(outs[layer] + deviation.itemsize * start)
+            out = carray(at, (width,), deviation.dtype)
+            for k in range(width):
+                out[k] += by * drawn[k]
 
 
 # -------------------------------------------------------------------- order statistics

@@ -49,7 +49,7 @@ __all__ = [
 _MOST_SAMPLED = 256 * 65_536
 _AT_ONCE = 128 * CHUNK
 """So many random numbers are drawn at a time: they are added while they are in the cache."""
-_PAIRS = 128
+_PAIRS = 512
 """Two normal numbers that are drawn together are for columns so far apart."""
 
 
@@ -651,10 +651,11 @@ def survival(
 def add_noise(update: Any, updates: Updates, deviation: float, seed: int) -> None:
     """Add normal noise to the trained layers of an aggregated update, in place.
 
-    Pairs of numbers are numbered through, those of a layer after those of the layer before. The
-    bits of each are SplitMix64's (Steele, Lea and Flood, OOPSLA 2014) for its number, and Box and
-    Muller (1958) make two normal numbers of them, for columns that are 128 apart. So noise does not
-    depend on devices, threads or forms of this kernel, except for rounding.
+    Pairs of numbers are numbered through, those of a layer after those of the layer before. Their
+    bits are SplitMix64's (Steele, Lea and Flood, OOPSLA 2014), and Box and Muller (1958) make two
+    normal numbers of 64 of them, for columns that are 512 apart: 31 bits say how long, 30 where in
+    a quarter of the circle, and two which of them. So noise does not depend on devices, threads or
+    forms of this kernel, except for rounding.
 
     Parameters
     ----------
@@ -691,11 +692,14 @@ def _normal(first: int, count: int) -> Tensor:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         # To the right, with zeros from the left.
         bits.bitwise_xor_((bits >> shift) & ((1 << (64 - shift)) - 1)).mul_(_signed(factor))
-    share = ((bits >> 33) & 0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31)
-    length = share.log_().mul_(-2).sqrt_()
-    angle = bits.to(torch.int32).float().mul_(torch.pi * 2.0**-31)
-    both = torch.stack([length * angle.cos(), length * angle.sin()])
-    return both.view(2, -1, _PAIRS).transpose(0, 1).flatten()[:count]
+    share, turn = bits.view(torch.int32).view(-1, 2, _PAIRS).unbind(1)
+    length = (share & 0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).log_().mul_(-2).sqrt_()
+    angle = (turn << 2).float().mul_(torch.pi * 2.0**-33)  # within an eighth of a turn
+    up, across = length * angle.sin(), length * angle.cos()
+    across = torch.where(turn < 0, -across, across)
+    is_odd = (turn << 1) < 0
+    both = torch.where(is_odd, up, across), torch.where(is_odd, across, up)
+    return torch.stack(both, 1).flatten()[:count]
 
 
 def _signed(word: int) -> int:

@@ -329,7 +329,7 @@ def test_nothing_is_cached_where_nothing_can_be_written(monkeypatch: pytest.Monk
 
 @settings(max_examples=20)
 @given(
-    sizes=st.lists(st.sampled_from([0, 1, 127, 128, 129, 257, 40_000]), min_size=1, max_size=4),
+    sizes=st.lists(st.sampled_from([0, 1, 511, 512, 513, 1025, 40_000]), min_size=1, max_size=4),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 2**63 - 1),
     threads=st.integers(1, 2),
@@ -361,7 +361,15 @@ def test_noise_is_normal_and_neighbors_are_independent() -> None:
     shares = normal.cdf(values.sort().values)
     steps = torch.arange(len(shares)).double() / len(shares)
     assert float((shares - steps).abs().max()) * 1024 < 1.95, "Kolmogorov and Smirnov, at 0.001"
-    for lag in (1, 2, 128, 256):
+    # In standard errors of a million independent draws.
+    assert abs(float(values.mean())) * 1024 < 4
+    assert abs(float(values.square().mean()) - 1) * 1024 < 4 * 2**0.5
+    assert abs(float(values.pow(4).mean()) - 3) * 1024 < 4 * 96**0.5
+    for bound in (3.0, 4.0):
+        beyond = int((values.abs() > bound).sum())
+        expected = 2 * len(values) * float(normal.cdf(torch.tensor(-bound).double()))
+        assert abs(beyond - expected) < 4 * expected**0.5
+    for lag in (1, 2, 256, 512, 1024):  # 512: the other number of a pair
         for part in (values, values.square() - 1):
             related = float((part[lag:] * part[:-lag]).mean() / part.square().mean())
             assert abs(related) < 4 / 1024
