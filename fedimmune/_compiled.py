@@ -165,6 +165,14 @@ def check(rows, tasks, first, last, n, has_base, halves, direction, seen, bad):
 # -------------------------------------------------------------------- inner products
 
 
+@_compiled()
+def _aligned(rows, like):
+    """Return a tile at the start of a cache line: a load across two of them is two loads."""
+    room = np.zeros(rows * CHUNK + 64 // like.itemsize, like.dtype)
+    start = -room.ctypes.data % 64 // like.itemsize
+    return room[start : start + rows * CHUNK].reshape(rows, CHUNK)
+
+
 @_compiled(fastmath={"reassoc", "contract", "nsz"})
 def _multiply(tile, i, j, width, out):
     """Add the products of three rows with three others.
@@ -243,8 +251,7 @@ def gram(rows, tasks, first, last, n, has_base, halves, direction, seen, others,
     """
     padded = out.shape[1]
     by_twos = n + n % 2
-    tile = np.zeros((padded, CHUNK), direction.dtype)
-    base = np.zeros(CHUNK, direction.dtype)
+    tile, base = _aligned(padded, direction), np.zeros(CHUNK, direction.dtype)
     for task in range(first, last):
         layer, begin, end = tasks[task]
         of, products = rows[layer], out[task]
