@@ -397,8 +397,8 @@ def _byzfl_table(frame: pd.DataFrame) -> str:
 
 def _last_and_best(of_attack: pd.DataFrame, attacks: int) -> str:
     """Return ACC under the worst attack; in brackets, of the best steps, which ByzFL publishes."""
-    if len(of_attack) < attacks:  # the worst may be missing
-        return "–"
+    if len(of_attack) < attacks or bool(of_attack["accuracy"].isna().any()):
+        return "–"  # the worst may be missing, or still under way
     least = of_attack.min(skipna=False)
     best = "" if math.isnan(least["best"]) else f" ({least['best']:.2f})"
     return f"{least['accuracy']:.2f}{best}"
