@@ -25,7 +25,7 @@ from torch import Tensor
 from fedimmune.geometry import Geometry
 from fedimmune.results import Verdict
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
-from fedimmune.rules.selection import by_id, mean_of
+from fedimmune.rules.selection import mean_of
 from fedimmune.validation import check_int, check_open_fraction
 
 __all__ = ["Flame"]
@@ -51,7 +51,7 @@ class Flame(GeometryRule):
     bounds_lengths = True
     is_translation_equivariant = False
     is_scale_equivariant = False  # the model stays as it is
-    packages = frozenset({"scikit-learn"})
+    packages = frozenset({"scipy"})
 
     def __init__(self, *, noise: float = 0.001, seed: int = 0, **common: Unpack[Common]) -> None:
         super().__init__(**common)
@@ -66,24 +66,23 @@ class Flame(GeometryRule):
         return (n - 1) // 2  # more could make the median length anything
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
-        from sklearn.cluster import HDBSCAN  # noqa: PLC0415 (others do without)
-
         distances = _between_models(geometry)
-        clustering = HDBSCAN(
-            min_cluster_size=len(geometry) // 2 + 1,
-            min_samples=1,
-            metric="precomputed",
-            allow_single_cluster=True,
-            copy=True,
-        )
-        order = by_id(geometry)
-        kept = torch.empty(len(geometry), dtype=torch.bool)
-        labels = clustering.fit_predict(distances[order][:, order].numpy())
-        kept[order] = torch.from_numpy(labels >= 0)
+        kept = _first_majority(distances)
         lengths = geometry.norms()
         usual = float(lengths.quantile(0.5))
         score = distances[:, kept].mean(1)
         return mean_of(kept, lengths, usual, score=score, noise=self.noise * usual)
+
+
+def _first_majority(distances: Tensor) -> Tensor:
+    """Return who is in the first piece of more than half, joining the nearest first, (n,)."""
+    from scipy.cluster.hierarchy import fcluster, linkage  # noqa: PLC0415 (others do without)
+
+    n = len(distances)
+    joints = linkage(distances[tuple(torch.triu_indices(n, n, 1))].numpy(), "single")
+    reach = joints[(joints[:, 3] > n // 2).argmax(), 2]
+    pieces = torch.from_numpy(fcluster(joints, reach, "distance"))
+    return pieces == pieces.mode().values
 
 
 def _between_models(geometry: Geometry) -> Tensor:

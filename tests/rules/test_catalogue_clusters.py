@@ -156,6 +156,21 @@ def densest(distance: Vector) -> list[int]:
     return kept
 
 
+@given(matrix=matrices(least=3, most=12))
+def test_the_first_majority_is_the_cluster_of_hdbscan(matrix: Tensor) -> None:
+    from sklearn.cluster import HDBSCAN  # noqa: PLC0415
+
+    updates = Updates.from_vectors(matrix).with_reference("model", torch.zeros(matrix.shape[1]))
+    answer = rules.get("flame", noise=0).aggregate(updates)
+    n = len(matrix)
+    clustering = HDBSCAN(
+        n // 2 + 1, min_samples=1, metric="precomputed", allow_single_cluster=True, copy=True
+    )
+    labels = clustering.fit_predict(cosine_distances(matrix.double().numpy()))
+    kept = {client for client, weight in (answer.weights or {}).items() if weight}
+    assert kept == set(np.flatnonzero(labels >= 0).tolist())
+
+
 @given(matrix=matrices(least=3), far=st.sampled_from([0.0, 1.0, 1e4]))
 def test_flame(matrix: Tensor, far: float) -> None:
     x = matrix.numpy()
