@@ -21,10 +21,11 @@ import altair as alt
 import pandas as pd
 import typer
 
-from fedimmune import Scenario, adaptive, attacks, load_runs, rules, simulate, tasks
+from fedimmune import Scenario, attacks, load_runs, rules, simulate, tasks
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.io import write_text_atomically
 from fedimmune.simulation import run_folder
+from reproduction.defenses import BYZFL, learned
 from reproduction.figures import Chart, save
 from reproduction.methods import UNIVERSAL
 from reproduction.rows import as_csv
@@ -55,7 +56,7 @@ _THESIS = {  # as its tables print them: ASR with clients alike; ACC, ASR with D
 }
 _STEP = 0.1
 """ByzFL's learning rate. It sends (1 − β)-averaged gradients, we send steps: −0.1 times those."""
-
+_LEARNED = ("adaptive", "spectral")
 
 Files = Mapping[str, Path | None]
 """What learned rules are made with, by rule."""
@@ -160,14 +161,13 @@ def byzfl(
 
     Its two rules stand behind clipping and nearest-neighbor mixing, as published; other rules as
     they are. Under the oracle attackers change nothing: one attack stands for all.
-    `max_false_alarms` is of the universal defense.
+    `max_false_alarms` is of the learned rule.
     """
     worst_of: dict[str, dict[str, Any]] = {
         "sign-flip": {"name": "sign-flip", "flip": "mean"},
         "ipm, searched": {"name": "ipm", "scale": "search"},
         "alie, searched": {"name": "alie", "z": "search"},
     }
-    optimizer = {"lr": 0.1 * _STEP, "momentum": 0.9, "weight_decay": 1e-4, "carried": True}
     for seed in seeds:
         for gamma in similarities:
             for f in range(1, 5):
@@ -175,7 +175,7 @@ def byzfl(
                     more: dict[str, Any] = {}
                     if name == "trimmed-mean":
                         more["trim"] = f / (10 + f)
-                    if name == UNIVERSAL and max_false_alarms is not None:
+                    if name in ("adaptive", UNIVERSAL) and max_false_alarms is not None:
                         more["max_false_alarms"] = max_false_alarms
                     if (gamma, name) in _BYZFL:
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
@@ -187,13 +187,10 @@ def byzfl(
                             f,
                             seed,
                             clients=10 + f,
-                            attacker_data="copied",
                             partition={"name": "gamma-similarity", "gamma": gamma},
                             rounds=steps,
-                            local_steps=1,
                             test_every=50,
-                            batch=25,
-                            optimizer=optimizer,
+                            **BYZFL,
                         )
                         yield Entry(name, f"γ = {gamma:g}, f = {f}: {column}", scenario)
 
@@ -446,10 +443,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--similarity", help="γ of byzfl, separated by commas", default="0")
     parser.add_argument("--seeds", default="1", help="separated by commas")
     parser.add_argument("--rounds", type=int, help="of the grid; by default the task's")
+    parser.add_argument("--local-steps", type=int, help="of the grid, a round; else an epoch")
     parser.add_argument("--defense", type=Path, help="of adaptive; by default one is made")
     parser.add_argument("--universal", type=Path, help="of the row universal; else the shipped one")
-    parser.add_argument("--max-false-alarms", type=float, help="of the row universal of byzfl")
-    parser.add_argument("--detector", type=Path, help="of spectral, which is left out without")
+    parser.add_argument("--max-false-alarms", type=float, help="of the learned rows of byzfl")
+    parser.add_argument("--detector", type=Path, help="of spectral; by default one is made")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--data", type=Path, help="folder of data sets")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
@@ -474,50 +472,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _entries(given: argparse.Namespace) -> Iterator[Entry]:
     usual = {
-        "grid": [n for n in rules.available() if n != "spectral" or given.detector is not None],
+        "grid": rules.available(),
         "byzfl": ("geometric-median", "trimmed-mean", "adaptive", UNIVERSAL, _ORACLE),
         "thesis": (*_THESIS, "adaptive", UNIVERSAL, _ORACLE),
     }[given.benchmark]
     names = given.rules.split(",") if given.rules else list(usual)
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    defense = given.defense
-    if "adaptive" in names and defense is None:
-        defense = _defense(given)
-    files = {"adaptive": defense, UNIVERSAL: given.universal, "spectral": given.detector}
+    task = {"grid": given.task, "byzfl": _BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
+    files: dict[str, Path | None] = {
+        "adaptive": given.defense,
+        UNIVERSAL: given.universal,
+        "spectral": given.detector,
+    }
+    missing = [name for name in _LEARNED if name in names and files[name] is None]
+    files |= learned(given.benchmark, task, missing, given.folder, given.data, given.workers)
     if given.benchmark == "grid":
         kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
-        fields = {} if given.rounds is None else {"rounds": given.rounds}
+        asked = {"rounds": given.rounds, "local_steps": given.local_steps}
+        fields = {name: number for name, number in asked.items() if number is not None}
         yield from grid(given.task, names, kinds, seeds, files, given.data, **fields)
     elif given.benchmark == "byzfl":
         similarities = [float(gamma) for gamma in given.similarity.split(",")]
         yield from byzfl(names, seeds, similarities, files, max_false_alarms=given.max_false_alarms)
     else:
         yield from thesis(names, seeds, files)
-
-
-def _defense(given: argparse.Namespace) -> Path:
-    """Rehearse and train a defense for a benchmark, unless that was done before."""
-    task = {"grid": given.task, "byzfl": _BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
-    file = Path(given.folder / f"{given.benchmark}-{task.rpartition(':')[2]}.defense")
-    if file.exists():
-        return file
-    typer.echo(f"rehearsing on {task} for {file}", err=True)
-    more: dict[str, Any] = {}
-    if given.benchmark == "byzfl":  # single steps, clients very different and alike
-        optimizer = {"lr": 0.1 * _STEP, "momentum": 0.9, "weight_decay": 1e-4, "carried": True}
-        partition = {"name": "gamma-similarity", "gamma": 0.0}
-        steps = {"local_steps": 1, "batch": 25, "optimizer": optimizer, "partition": partition}
-        more = {"settings": steps, "rounds": 60, "attacks": ["sign-flip", "ipm", "alie"]}
-    recordings = adaptive.rehearse(
-        task,
-        output=given.folder / f"{file.stem}-recordings",
-        data=given.data,
-        workers=given.workers,
-        **more,
-    )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    adaptive.train(recordings).save(file)
-    return file
 
 
 if __name__ == "__main__":
