@@ -92,7 +92,7 @@ def _of_single_steps(task: str, output: Path, how: Mapping[str, Any]) -> adaptiv
                 output=output / f"searched-{f}-{attack}",
                 **steps,
             )
-    return adaptive.train(recordings, start=adaptive.universal(), epochs=15)
+    return adaptive.train(recordings, start=adaptive.universal(), epochs=20)
 
 
 _SUFFIXES = {"adaptive": "defense", "spectral": "detector"}
