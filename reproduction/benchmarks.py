@@ -25,7 +25,7 @@ from fedimmune import Scenario, attacks, load_runs, rules, simulate, tasks
 from fedimmune.errors import FedimmuneError, InputError
 from fedimmune.io import write_text_atomically
 from fedimmune.simulation import run_folder
-from reproduction.defenses import BYZFL, learned
+from reproduction.defenses import BYZFL, BYZFL_TASK, learned
 from reproduction.figures import Chart, save
 from reproduction.methods import UNIVERSAL
 from reproduction.rows import as_csv
@@ -47,7 +47,6 @@ _BYZFL = {  # as ByzFL's documentation shows it: worst accuracy by similarity, f
     (0.0, "geometric-median"): (0.87, 0.56, 0.26, 0.27),
     (0.0, "trimmed-mean"): (0.87, 0.61, 0.26, 0.21),
 }
-_BYZFL_TASK = "reproduction.tasks:ByzflMnist"
 _THESIS = {  # as its tables print them: ASR with clients alike; ACC, ASR with Dirichlet 0.1
     "mean": ("99.3", "81.5", "96.9"),
     "median": ("16.8", "70.5", "29.0"),
@@ -181,7 +180,7 @@ def byzfl(
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
                     for column in list(worst_of)[: 1 if name == _ORACLE else None]:
                         scenario = _cell(
-                            _BYZFL_TASK,
+                            BYZFL_TASK,
                             _rule(name, f, files, **more),
                             worst_of[column],
                             f,
@@ -478,14 +477,14 @@ def _entries(given: argparse.Namespace) -> Iterator[Entry]:
     }[given.benchmark]
     names = given.rules.split(",") if given.rules else list(usual)
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    task = {"grid": given.task, "byzfl": _BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
+    task = {"grid": given.task, "byzfl": BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
     files: dict[str, Path | None] = {
         "adaptive": given.defense,
         UNIVERSAL: given.universal,
         "spectral": given.detector,
     }
     missing = [name for name in _LEARNED if name in names and files[name] is None]
-    files |= learned(given.benchmark, task, missing, given.folder, given.data, given.workers)
+    files |= learned(task, missing, given.folder, given.data, given.workers)
     if given.benchmark == "grid":
         kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
         asked = {"rounds": given.rounds, "local_steps": given.local_steps}

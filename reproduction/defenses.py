@@ -11,8 +11,9 @@ import typer
 from fedimmune import adaptive
 from fedimmune.adaptive.detector import Detector
 
-__all__ = ["BYZFL", "learned"]
+__all__ = ["BYZFL", "BYZFL_TASK", "learned"]
 
+BYZFL_TASK = "reproduction.tasks:ByzflMnist"
 BYZFL: dict[str, Any] = {
     "batch": 25,
     "local_steps": 1,
@@ -27,16 +28,11 @@ _SAMPLED = 1000
 
 
 def learned(
-    benchmark: str,
-    task: str,
-    names: Collection[str],
-    folder: Path,
-    data: Path | None,
-    workers: int,
+    task: str, names: Collection[str], folder: Path, data: Path | None, workers: int
 ) -> dict[str, Path]:
     """Return the files of those rules that learn, made from nothing where they are not there.
 
-    ``adaptive`` rehearses sign-flip and the backdoor, by up to four of ten; for ByzFL's benchmark
+    ``adaptive`` rehearses sign-flip and the backdoor, by up to four of ten; for ByzFL's task
     single steps under its three attacks, and then goes on from the universal defense. ``spectral``
     learns from rounds without attack.
     """
@@ -45,10 +41,10 @@ def learned(
     for name in ("adaptive", "spectral"):
         if name not in names:
             continue
-        made[name] = folder / f"{benchmark}-{task.rpartition(':')[2]}.{_SUFFIXES[name]}"
+        made[name] = folder / f"{task.rpartition(':')[2]}.{_SUFFIXES[name]}"
         if not made[name].exists():
             typer.echo(f"rehearsing on {task} for {made[name]}", err=True)
-            teach = _TEACHERS.get((name, benchmark), _TEACHERS[name, ""])
+            teach = _TEACHERS.get((name, task), _TEACHERS[name, ""])
             trained = teach(task, folder / f"{made[name].name}-recordings", how)
             made[name].parent.mkdir(parents=True, exist_ok=True)
             trained.save(made[name])
@@ -98,6 +94,6 @@ def _of_single_steps(task: str, output: Path, how: Mapping[str, Any]) -> adaptiv
 _SUFFIXES = {"adaptive": "defense", "spectral": "detector"}
 _TEACHERS: dict[tuple[str, str], Callable[[str, Path, Mapping[str, Any]], Any]] = {
     ("adaptive", ""): _own,
-    ("adaptive", "byzfl"): _of_single_steps,
+    ("adaptive", BYZFL_TASK): _of_single_steps,
     ("spectral", ""): _detector,
 }

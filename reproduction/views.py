@@ -433,6 +433,11 @@ def _grid(rows: Rows) -> str:
     return benchmarks.TABLES["grid"](rows.read("grid"))
 
 
+@_made("docs/results/grid.md", "On MNIST")
+def _grid_of_mnist(rows: Rows) -> str:
+    return benchmarks.TABLES["grid"](rows.read("grid-mnist"))
+
+
 @_made("docs/results/byzfl.md", "ByzFL's benchmark")
 def _byzfl(rows: Rows) -> str:
     return benchmarks.TABLES["byzfl"](rows.read("byzfl"))

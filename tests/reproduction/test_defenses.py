@@ -21,15 +21,15 @@ def test_a_detector_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(adaptive, "rehearse", shorter)
     monkeypatch.setattr(adaptive, "train", partial(adaptive.train, epochs=2))
     names = ["mean", "spectral", "krum"]
-    made = defenses.learned("grid", "digits", names, tmp_path, **HOW)
+    made = defenses.learned("digits", names, tmp_path, **HOW)
     assert set(made) == {"spectral"}
     rules.get("spectral", detector=made["spectral"])
     monkeypatch.delattr(adaptive, "train")
-    assert defenses.learned("grid", "digits", names, tmp_path, **HOW) == made
+    assert defenses.learned("digits", names, tmp_path, **HOW) == made
 
 
 def test_nothing_is_made_for_rules_that_do_not_learn(tmp_path: Path) -> None:
-    assert defenses.learned("grid", "digits", ["mean", "krum"], tmp_path / "none", **HOW) == {}
+    assert defenses.learned("digits", ["mean", "krum"], tmp_path / "none", **HOW) == {}
     assert not (tmp_path / "none").exists()
 
 
@@ -48,10 +48,9 @@ def test_byzfls_single_steps_are_rehearsed_as_they_are_played(
 
     monkeypatch.setattr(adaptive, "rehearse", rehearse)
     monkeypatch.setattr(adaptive, "train", lambda *_, **__: Trained())
-    task = "reproduction.tasks:ByzflMnist"
-    made = defenses.learned("byzfl", task, ["adaptive"], tmp_path, **HOW)
+    made = defenses.learned(defenses.BYZFL_TASK, ["adaptive"], tmp_path, **HOW)
     played = {one.scenario.clients: one.scenario for one in byzfl(["mean"], [1], [0.0], {})}
-    assert made == {"adaptive": tmp_path / "byzfl-ByzflMnist.defense"}
+    assert made == {"adaptive": tmp_path / "ByzflMnist.defense"}
     assert {each["settings"]["clients"] for each in asked} == set(played)
     assert len({str(each["output"]) for each in asked}) == len(asked)
     for each in asked:
