@@ -155,11 +155,12 @@ def byzfl(
     files: Files,
     steps: int = 800,
     max_false_alarms: float | None = None,
+    before: str | None = None,
 ) -> Iterator[Entry]:
     """ByzFL's benchmark: distributed SGD with momentum, ten honest clients and f attackers.
 
-    Its two rules stand behind clipping and nearest-neighbor mixing, as published; other rules as
-    they are. Under the oracle attackers change nothing: one attack stands for all.
+    Its two rules stand behind clipping and nearest-neighbor mixing, as published; others that do
+    not learn behind `before`. Under the oracle attackers change nothing: one attack stands for all.
     `max_false_alarms` is of the learned rule.
     """
     worst_of: dict[str, dict[str, Any]] = {
@@ -178,6 +179,8 @@ def byzfl(
                         more["max_false_alarms"] = max_false_alarms
                     if (gamma, name) in _BYZFL:
                         more["before"] = f"clip(at={2 * _STEP}),nnm"
+                    elif before is not None and name not in (*_LEARNED, UNIVERSAL, _ORACLE):
+                        more["before"] = before
                     for column in list(worst_of)[: 1 if name == _ORACLE else None]:
                         scenario = _cell(
                             BYZFL_TASK,
@@ -446,6 +449,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--defense", type=Path, help="of adaptive; by default one is made")
     parser.add_argument("--universal", type=Path, help="of the row universal; else the shipped one")
     parser.add_argument("--max-false-alarms", type=float, help="of the learned rows of byzfl")
+    parser.add_argument("--before", help="of other rules of byzfl: steps before the rule")
     parser.add_argument("--detector", type=Path, help="of spectral; by default one is made")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--data", type=Path, help="folder of data sets")
@@ -492,7 +496,8 @@ def _entries(given: argparse.Namespace) -> Iterator[Entry]:
         yield from grid(given.task, names, kinds, seeds, files, given.data, **fields)
     elif given.benchmark == "byzfl":
         similarities = [float(gamma) for gamma in given.similarity.split(",")]
-        yield from byzfl(names, seeds, similarities, files, max_false_alarms=given.max_false_alarms)
+        alarms, before = given.max_false_alarms, given.before
+        yield from byzfl(names, seeds, similarities, files, max_false_alarms=alarms, before=before)
     else:
         yield from thesis(names, seeds, files)
 

@@ -52,6 +52,14 @@ def test_byzfls_benchmark_is_played_as_published() -> None:
     )
     assert one.rule.parameters["before"] == "clip(at=0.2),nnm"
     assert one.attacker_data == "copied"
+    own = {"adaptive": Path("own.defense")}
+    names = ["foolsgold", "adaptive", "oracle", "geometric-median"]
+    given = byzfl(names, [1], [0.0], own, before="clip(at=0.2)", max_false_alarms=0.01)
+    found = {each.row: each.scenario.rule.parameters for each in given}
+    assert found["foolsgold"]["before"] == "clip(at=0.2)"
+    assert found["geometric-median"]["before"] == "clip(at=0.2),nnm"
+    assert not {"before"} & {*found["adaptive"], *found["oracle"]}
+    assert found["adaptive"]["max_false_alarms"] == 0.01
     assert one.optimizer.carried
     for each in entries:
         attacks.get(each.scenario.attack.name, **each.scenario.attack.parameters)
