@@ -291,9 +291,10 @@ def _labeled(frame: pd.DataFrame) -> pd.DataFrame:
     """Return figures with the learned rule called by its defense too, unless it is its own."""
     if "defense" not in frame:
         return frame
-    both = zip(frame["rule"], frame["defense"], strict=True)
+    named = [one if isinstance(one, str) else "" for one in frame["defense"]]  # NaN from a file
+    both = zip(frame["rule"], named, strict=True)
     return frame.assign(
-        rule=[rule if named in ("", "own") else f"{rule}, {named}" for rule, named in both]
+        rule=[rule if defense in ("", "own") else f"{rule}, {defense}" for rule, defense in both]
     )
 
 

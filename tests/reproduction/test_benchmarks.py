@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 from fedimmune import Scenario, attacks, rules, simulate
 from reproduction import benchmarks
 from reproduction.benchmarks import byzfl, figures, grid, heat_map, most_attackers, thesis, worst
+from reproduction.rows import as_csv
 
 FILES = {"adaptive": Path("some.defense"), "spectral": Path("some.detector")}
 
@@ -119,6 +121,8 @@ def test_the_table_and_the_heat_map_have_every_rule(frame: pd.DataFrame) -> None
     text = benchmarks._grid_table(frame)
     assert all(f"`{rule}`" in text for rule in ("mean", "median", "krum", "oracle"))
     drawn = heat_map(frame).to_dict()
+    read = pd.read_csv(StringIO(as_csv(frame)))
+    assert benchmarks._grid_table(read) == text
     assert {"attack", "rule"} <= set(str(drawn).replace("'", " ").replace(":", " ").split())
 
 
