@@ -22,7 +22,7 @@ import pandas as pd
 import typer
 
 from fedimmune import Scenario, attacks, load_runs, rules, simulate, tasks
-from fedimmune.errors import FedimmuneError, InputError
+from fedimmune.errors import FedimmuneError, InputError, ParameterError
 from fedimmune.io import write_text_atomically
 from fedimmune.simulation import run_folder
 from reproduction.defenses import BYZFL, BYZFL_TASK, learned
@@ -197,13 +197,15 @@ def byzfl(
                         yield Entry(name, f"γ = {gamma:g}, f = {f}: {column}", scenario)
 
 
-def thesis(names: Sequence[str], seeds: Sequence[int], files: Files) -> Iterator[Entry]:
-    """A backdoor by two of ten on MNIST, 40 rounds, clients alike and very different."""
+def thesis(
+    names: Sequence[str], seeds: Sequence[int], files: Files, task: str = "mnist"
+) -> Iterator[Entry]:
+    """A backdoor by two of ten, 40 rounds, clients alike and very different."""
     for seed in seeds:
         for column, partition in (("iid", "iid"), ("dirichlet", {"alpha": 0.1})):
             for name in names:
                 rule = _rule(name, 2, files)
-                scenario = _cell("mnist", rule, "backdoor", 2, seed, partition=partition, rounds=40)
+                scenario = _cell(task, rule, "backdoor", 2, seed, partition=partition, rounds=40)
                 yield Entry(name, column, scenario)
 
 
@@ -440,7 +442,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Play a benchmark and print its table."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.benchmarks", description=__doc__)
     parser.add_argument("benchmark", choices=sorted(TABLES))
-    parser.add_argument("--task", default="digits", help="of the grid")
+    parser.add_argument(
+        "--task", help="of the grid, by default digits; of thesis, by default mnist"
+    )
     parser.add_argument("--rules", help="names, separated by commas; by default all")
     parser.add_argument("--attacks", help="names, separated by commas; by default all that fit")
     parser.add_argument("--similarity", help="γ of byzfl, separated by commas", default="0")
@@ -482,7 +486,10 @@ def _entries(given: argparse.Namespace) -> Iterator[Entry]:
     }[given.benchmark]
     names = given.rules.split(",") if given.rules else list(usual)
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    task = {"grid": given.task, "byzfl": BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
+    usual_task = {"grid": "digits", "byzfl": BYZFL_TASK, "thesis": "mnist"}[given.benchmark]
+    task = usual_task if given.task is None else given.task
+    if given.benchmark == "byzfl" and task != BYZFL_TASK:
+        raise ParameterError("byzfl has a task of its own: leave out --task")
     files: dict[str, Path | None] = {
         "adaptive": given.defense,
         UNIVERSAL: given.universal,
@@ -494,13 +501,13 @@ def _entries(given: argparse.Namespace) -> Iterator[Entry]:
         kinds = given.attacks.split(",") if given.attacks else list(attacks.available())
         asked = {"rounds": given.rounds, "local_steps": given.local_steps}
         fields = {name: number for name, number in asked.items() if number is not None}
-        yield from grid(given.task, names, kinds, seeds, files, given.data, **fields)
+        yield from grid(task, names, kinds, seeds, files, given.data, **fields)
     elif given.benchmark == "byzfl":
         similarities = [float(gamma) for gamma in given.similarity.split(",")]
         alarms, before = given.max_false_alarms, given.before
         yield from byzfl(names, seeds, similarities, files, max_false_alarms=alarms, before=before)
     else:
-        yield from thesis(names, seeds, files)
+        yield from thesis(names, seeds, files, task)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,9 @@ def test_the_thesis_has_two_partitions() -> None:
     entries = list(thesis(["mean", "oracle"], [1], {}))
     assert {one.scenario.partition.name for one in entries} == {"iid", "dirichlet"}
     assert {one.scenario.attackers for one in entries} == {2}
+    assert {one.scenario.task.name for one in entries} == {"mnist"}
+    elsewhere = thesis(["mean"], [1], {}, "fashion-mnist")
+    assert {one.scenario.task.name for one in elsewhere} == {"fashion-mnist"}
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +149,11 @@ def test_a_worst_case_that_is_not_whole_is_not_printed() -> None:
     part = benchmarks._byzfl_table(pd.DataFrame(rows[:2]))
     assert "0.70" not in part
     assert "0.80" not in part
+
+
+def test_byzfls_benchmark_has_one_task() -> None:
+    with pytest.raises(SystemExit, match="a task of its own"):
+        benchmarks.main(["byzfl", "--task", "mnist", "--no-run"])
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
