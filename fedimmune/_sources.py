@@ -371,10 +371,13 @@ class StateSource(Source):
         """Keep the current layer's rows flat: views, or copies if the memory order differs."""
         if self._flat_name == layer.name:
             return
-        self._flat_rows = [self.flatten(layer, state[layer.name]) for state in self._states]
+        order, device = self._order(layer), self.device
+        rows = [state[layer.name] for state in self._states]
+        if order != tuple(range(len(order))):
+            rows = [row.permute(order) for row in rows]
+        self._flat_rows = [row.reshape(-1) for row in rows]
         self._flat_is_ready = all(
-            row.dtype == layer.compute_dtype and row.device == self.device
-            for row in self._flat_rows
+            row.dtype == layer.compute_dtype and row.device == device for row in self._flat_rows
         )
         self._flat_base = None
         if self._base is not None:

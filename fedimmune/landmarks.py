@@ -242,7 +242,7 @@ def _compared(
             part = slice(start, start + CHUNK)
             values = _laid_out(block.values[:, part], exact=exact)
             beside = [other[part] for other in block.references]
-            others = torch.stack([*values[index], *(each.to(values.dtype) for each in beside)])
+            others = torch.cat([values[index], *(each.to(values.dtype)[None] for each in beside)])
             squares[row] += torch.linalg.vector_norm(values, dim=1).cpu().double().square()
             products[row] += (values @ others.T).cpu()
             own[row] += others[len(index) :].double().square().sum(1).cpu()
