@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,12 @@ def test_sums_over_layers_are_sums(matrix: Tensor, pairs: bool) -> None:
     for shift in (0, 1e7):
         updates = Updates.from_states(as_states((matrix + shift).float()))
         whole, merged = (measure(updates, pairs=pairs, by_layer=each) for each in (True, False))
-        torch.testing.assert_close(merged.gram(), whole.gram(), equal_nan=True)
-        torch.testing.assert_close(
-            merged.squared_distances(), whole.squared_distances(), equal_nan=True
-        )
+        # Single precision rounds to a share of the lengths; farther out it is not used.
+        squares = float(whole.norms().square().max())
+        some = 0 if shift else 4 * torch.finfo(torch.float32).eps * squares
+        near = partial(torch.testing.assert_close, rtol=1e-7, atol=1e-7 + some, equal_nan=True)
+        near(merged.gram(), whole.gram())
+        near(merged.squared_distances(), whole.squared_distances())
         torch.testing.assert_close(merged.norms(), whole.norms())
 
 
