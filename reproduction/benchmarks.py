@@ -160,8 +160,9 @@ def byzfl(
     """ByzFL's benchmark: distributed SGD with momentum, ten honest clients and f attackers.
 
     Its two rules stand behind clipping and nearest-neighbor mixing, as published; others that do
-    not learn behind `before`. Under the oracle attackers change nothing: one attack stands for all.
-    `max_false_alarms` is of the learned rule.
+    not learn behind `before`. Mixing is told of the f attackers, so it averages ten. Under the
+    oracle attackers change nothing: one attack stands for all. `max_false_alarms` is of the learned
+    rule.
     """
     worst_of: dict[str, dict[str, Any]] = {
         "sign-flip": {"name": "sign-flip", "flip": "mean"},
@@ -178,9 +179,9 @@ def byzfl(
                     if name in ("adaptive", UNIVERSAL) and max_false_alarms is not None:
                         more["max_false_alarms"] = max_false_alarms
                     if (gamma, name) in _BYZFL:
-                        more["before"] = f"clip(at={2 * _STEP}),nnm"
+                        more["before"] = _steps(f"clip(at={2 * _STEP}),nnm", f)
                     elif before is not None and name not in (*_LEARNED, UNIVERSAL, _ORACLE):
-                        more["before"] = before
+                        more["before"] = _steps(before, f)
                     for column in list(worst_of)[: 1 if name == _ORACLE else None]:
                         scenario = _cell(
                             BYZFL_TASK,
@@ -195,6 +196,17 @@ def byzfl(
                             **BYZFL,
                         )
                         yield Entry(name, f"γ = {gamma:g}, f = {f}: {column}", scenario)
+
+
+def _steps(before: str, f: int) -> str:
+    """Tell steps of f attackers that were told of none."""
+    told: list[rules.PreAggregator] = []
+    for step in rules.get("mean", before=before).preaggregators:
+        if isinstance(step, rules.NNM | rules.ARC) and step.attackers is None:
+            told.append(type(step)(attackers=f))
+        else:
+            told.append(step)
+    return ",".join(map(str, told))
 
 
 def thesis(

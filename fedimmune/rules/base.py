@@ -201,7 +201,7 @@ class Rule(Configurable, ABC):
     before
         What happens to the updates before the rule sees them: steps such as ``[Clip(2), NNM()]``,
         or their text, ``"clip(at=2),nnm"``; see `fedimmune.rules.preaggregation`. How many clients
-        may attack is the rule's `attackers` if it has that parameter, else ⌊(n − 3) / 2⌋.
+        may attack is what the step is told, else `attackers_of`.
     """
 
     shared = frozenset({"buffers", "before"})
@@ -300,6 +300,14 @@ class Rule(Configurable, ABC):
             The number of valid clients.
         """
         return 0
+
+    def attackers_of(self, n: int) -> int:
+        """Return how many of n clients may attack, as steps before the rule take it.
+
+        It is the number that the rule itself goes by; ⌊(n − 3) / 2⌋ for one that knows none.
+        """
+        told = getattr(self, "attackers", None)
+        return told if isinstance(told, int) else max(0, (n - 3) // 2)
 
     def check_needs(self, supplied: Collection[str]) -> None:
         """Refuse a caller that cannot supply what the rule needs.
@@ -457,11 +465,9 @@ class Rule(Configurable, ABC):
         round_number
             For steps that draw lots.
         """
-        told = getattr(self, "attackers", None)
-        attackers = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)
         whole = Mixing.of(torch.eye(len(geometry), dtype=torch.float64))
         for step in self.preaggregators:
-            later = step.mix(geometry, min(attackers, len(geometry) - 1), round_number)
+            later = step.mix(geometry, self.attackers_of(len(geometry)), round_number)
             geometry = geometry.mixed(later.matrix, later.names(geometry.clients))
             whole = whole.then(later)
         if len(geometry) < self.clients_needed:

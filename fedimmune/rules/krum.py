@@ -36,12 +36,12 @@ class _Selection(GeometryRule):
         raise NotImplementedError
 
     def withstands(self, n: int) -> int:
-        f = max(0, (n - 3) // 2) if self.attackers is None else self.attackers
-        return min(f, n - self._kept(n))  # who keeps more than the honest keeps attackers
+        # Who keeps more than the honest keeps attackers.
+        return min(self.attackers_of(n), n - self._kept(n))
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
-        f = (n - 3) // 2 if self.attackers is None else self.attackers
+        f = self.attackers_of(n)
         scores, order = _ordered(
             geometry.by_parts(lambda rows: _score(geometry.squared_distances(rows), rows, f))
         )

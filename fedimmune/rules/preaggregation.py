@@ -103,7 +103,7 @@ class PreAggregator(Configurable, ABC):
         geometry
             Of the clients, or of the rows that an earlier step made of them.
         attackers
-            How many may attack (f).
+            How many the rule takes to attack (f): for a step that is not told itself.
         round_number
             For steps that draw lots: each round anew.
         """
@@ -118,11 +118,31 @@ class PreAggregator(Configurable, ABC):
         return f"{self.name}({', '.join(said)})" if said else self.name
 
 
-class NNM(PreAggregator):
+class _WithAttackers(PreAggregator):
+    """A step for at most f attackers."""
+
+    symbols = {"attackers": "f"}
+
+    def __init__(self, attackers: int | None = None) -> None:
+        self.attackers = (
+            None if attackers is None else check_int(self.name, "attackers", attackers, 0)
+        )
+
+    def attackers_of(self, n: int, attackers: int) -> int:
+        """Return how many of n rows are taken to attack, given what the rule takes them for."""
+        return min(attackers if self.attackers is None else self.attackers, n - 1)
+
+
+class NNM(_WithAttackers):
     """Nearest-neighbor mixing: each update becomes the mean of its n − f nearest, itself included.
 
     Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: *Fixing by Mixing: A Recipe for Optimal
     Byzantine ML under Heterogeneity*, AISTATS 2023.
+
+    Parameters
+    ----------
+    attackers
+        How many clients may attack (f). By default as many as the rule behind it goes by.
     """
 
     name = "nnm"
@@ -132,7 +152,7 @@ class NNM(PreAggregator):
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         n = len(geometry)
         squared = geometry.squared_distances().fill_diagonal_(-1)  # itself first
-        nearest = squared.argsort(dim=1, stable=True)[:, : max(1, n - attackers)]
+        nearest = squared.argsort(dim=1, stable=True)[:, : n - self.attackers_of(n, attackers)]
         matrix = torch.zeros(n, n, dtype=torch.float64)
         matrix.scatter_(1, nearest, 1 / nearest.shape[1])
         return Mixing.of(matrix)
@@ -234,11 +254,16 @@ class Clip(PreAggregator):
         self.length = self._next
 
 
-class ARC(PreAggregator):
+class ARC(_WithAttackers):
     """Adaptive robust clipping: the k longest updates are cut to the length of the next.
 
     Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan: *Adaptive Gradient Clipping for Robust
     Federated Learning*, ICLR 2025. k = ⌊2f(n − f)/n⌋.
+
+    Parameters
+    ----------
+    attackers
+        How many clients may attack (f). By default as many as the rule behind it goes by.
     """
 
     name = "arc"
@@ -247,7 +272,8 @@ class ARC(PreAggregator):
 
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         lengths, n = geometry.norms(), len(geometry)
-        count = min(2 * attackers * (n - attackers) // n, n - 1)
+        f = self.attackers_of(n, attackers)
+        count = min(2 * f * (n - f) // n, n - 1)
         return _shortened(shortening(lengths, float(lengths.sort().values[n - 1 - count])))
 
 

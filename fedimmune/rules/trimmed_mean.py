@@ -42,6 +42,9 @@ class TrimmedMean(CoordinateRule):
     def withstands(self, n: int) -> int:
         return math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
 
+    def attackers_of(self, n: int) -> int:
+        return self.withstands(n)
+
     def column_function(self, n: int) -> ColumnFunction:
         return self._ranks(n)
 

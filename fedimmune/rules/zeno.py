@@ -67,12 +67,11 @@ class Zeno(WeightRule):
         return 1 if self.attackers is None else self.attackers + 1
 
     def withstands(self, n: int) -> int:
-        b = max(0, (n - 3) // 2) if self.attackers is None else self.attackers
-        return min(b, (n - 1) // 2)
+        return min(self.attackers_of(n), (n - 1) // 2)
 
     def weigh(self, updates: Updates) -> ClientWeights:
         n, lengths = len(updates), measure(updates).norms()
-        b = max(0, (n - 3) // 2) if self.attackers is None else self.attackers
+        b = self.attackers_of(n)
         like = updates.state(updates.clients[0])
         nothing = {name: torch.zeros_like(each) for name, each in like.items()}
         # No client's score hangs on its counters, which are not trained.

@@ -52,14 +52,17 @@ def test_byzfls_benchmark_is_played_as_published() -> None:
     assert (one.clients, one.attackers, one.rounds, one.batch, one.local_steps) == (
         *(11, 1, 800, 25, 1),
     )
-    assert one.rule.parameters["before"] == "clip(at=0.2),nnm"
+    for each in entries:
+        if each.row == "geometric-median":
+            f = each.scenario.attackers
+            assert each.scenario.rule.parameters["before"] == f"clip(at=0.2),nnm(attackers={f})"
     assert one.attacker_data == "copied"
     own = {"adaptive": Path("own.defense")}
     names = ["foolsgold", "adaptive", "oracle", "geometric-median"]
-    given = byzfl(names, [1], [0.0], own, before="clip(at=0.2)", max_false_alarms=0.01)
+    given = byzfl(names, [1], [0.0], own, before="nnm,arc,nnm(2)", max_false_alarms=0.01)
     found = {each.row: each.scenario.rule.parameters for each in given}
-    assert found["foolsgold"]["before"] == "clip(at=0.2)"
-    assert found["geometric-median"]["before"] == "clip(at=0.2),nnm"
+    assert found["foolsgold"]["before"] == "nnm(attackers=4),arc(attackers=4),nnm(attackers=2)"
+    assert found["geometric-median"]["before"] == "clip(at=0.2),nnm(attackers=4)"
     assert not {"before"} & {*found["adaptive"], *found["oracle"]}
     assert found["adaptive"]["max_false_alarms"] == 0.01
     assert one.optimizer.carried

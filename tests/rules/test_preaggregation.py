@@ -47,6 +47,35 @@ def test_nnm_is_the_mean_of_the_nearest(matrix: Tensor, attackers: int) -> None:
     torch.testing.assert_close(rows_of(NNM(), matrix, attackers), torch.stack(expected))
 
 
+@pytest.mark.parametrize(
+    ("rule", "f"),
+    [
+        *((rules.get(name), 4) for name in ("meamed", "mda", "smea", "caf", "dnc", "monna")),
+        *((rules.get(name), 3) for name in ("krum", "gas", "zeno", "median", "mean")),
+        (rules.get("bulyan"), 1),
+        (rules.get("krum", attackers=1), 1),
+        (rules.get("trimmed-mean", trim=0.2), 2),
+        (rules.get("oracle", attackers=[1, 2]), 3),
+    ],
+)
+@pytest.mark.parametrize("step", [NNM, ARC])
+def test_a_step_takes_as_many_for_attackers_as_the_rule(
+    rule: rules.Rule, f: int, step: type[NNM | ARC]
+) -> None:
+    matrix = torch.randn(10, 8, generator=torch.Generator().manual_seed(3)).double()
+    geometry = Geometry.from_grams(matrix @ matrix.T)
+    rule.preaggregators = (step(),)
+    assert torch.equal(rule.mixing(geometry, 0).matrix, step(f).mix(geometry, 0, 0).matrix)
+    rule.preaggregators = (step(2),)
+    assert torch.equal(rule.mixing(geometry, 0).matrix, step().mix(geometry, 2, 0).matrix)
+
+
+def test_a_step_that_is_told_of_everybody_keeps_each_update() -> None:
+    matrix = torch.randn(5, 8, generator=torch.Generator().manual_seed(3)).double()
+    torch.testing.assert_close(rows_of(NNM(99), matrix), matrix)
+    torch.testing.assert_close(rows_of(ARC(99), matrix), rows_of(ARC(4), matrix))
+
+
 @given(matrix=matrices(), attackers=st.integers(0, 4))
 def test_arc_cuts_the_longest_to_the_next(matrix: Tensor, attackers: int) -> None:
     n = len(matrix)
@@ -125,13 +154,11 @@ def test_the_rule_sees_the_mixed_rows(name: str, text: str, matrix: Tensor) -> N
     if len(matrix) // 2 < rule.clients_needed:
         return
     plain = rule_for(name, clients)
-    told = getattr(rule, "attackers", None)
     # Measured as the rule does it: what a step makes equal, residuals tell apart by their rounding.
     geometry = measure(Updates.from_vectors(matrix, clients=clients))
     mixing = Mixing.of(torch.eye(len(matrix), dtype=torch.float64))
     for step in parse(text):
-        f = told if isinstance(told, int) else max(0, (len(geometry) - 3) // 2)
-        later = step.mix(geometry, f, 0)
+        later = step.mix(geometry, rule.attackers_of(len(geometry)), 0)
         geometry = geometry.mixed(later.matrix, later.names(geometry.clients))
         mixing = mixing.then(later)
     supplied = complete(rule, Updates.from_vectors(matrix, clients=clients))
@@ -256,6 +283,7 @@ def test_the_median_says_whom_it_ignored() -> None:
         ("clip('median')", "clip"),
         ("clip(quantile)", "clip(at=quantile)"),
         ("bucketing(3, seed=4),arc", "bucketing(size=3, seed=4),arc"),
+        ("nnm(3),arc(attackers=0)", "nnm(attackers=3),arc(attackers=0)"),
         ("", ""),
     ],
 )
@@ -274,7 +302,7 @@ def test_text_is_read_and_written_again(text: str, canonical: str) -> None:
         ("clip(at=0)", "above 0"),
         ("clip(at=none)", "a number, median or quantile"),
         ("clip(of=2)", "no parameter 'of'"),
-        ("nnm(3)", "cannot read"),
+        ("nnm(attackers=-1)", "at least 0"),
         ("clip(1, 2)", "cannot read"),
         ("clip(**{})", "cannot read"),
         ("nnm()()", "cannot read"),
