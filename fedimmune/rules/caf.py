@@ -57,7 +57,8 @@ class CAF(WithAttackers, GeometryRule):
             variance = float(values[-1])
             if variance <= 0:  # nobody who still counts differs
                 return ClientWeights(shares, best.score)
-            tau = (centered @ (root * vectors[:, -1])).square() / variance
+            # Projections are squared last: the square of a far-off one's products overflows.
+            tau = (centered @ (root * vectors[:, -1]) / variance**0.5).square()
             if variance < least:
                 least, best = variance, ClientWeights(shares, tau)
             c = c * (1 - tau / tau[c > 0].max())
