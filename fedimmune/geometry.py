@@ -488,7 +488,8 @@ def measure(
     if found is None:  # how clients lie to each other says which center will do
         return measure(updates, references, by_layer=by_layer)
     about_center = found[0]
-    squares = about_center.diagonal(dim1=1, dim2=2).sum(dim=0)
+    # Differences to a center that is immense itself say nothing, nor does its own, which is 0.
+    squares = about_center.diagonal(dim1=1, dim2=2).sum(dim=0) + found[2].sum()
     refuse_immeasurable(updates, squares, references)
     if not pairs:
         of_clients = about_center[:, : len(updates), : len(updates)]
@@ -691,13 +692,18 @@ def _share_products(gram: Tensor, least: float, updates: Updates, layers: Sequen
 
 
 def _middle(gram: Tensor) -> int:
-    """The row whose median distance to the others is the smallest, roughly."""
+    """The row whose median distance to the others is the smallest, roughly.
+
+    An immense one only if all are: then nobody can be measured.
+    """
     norms, medians = gram.diagonal(), gram.new_empty(len(gram))
+    norms = torch.where(norms < _LARGEST_SQUARE, norms, torch.inf)
     for rows in _parts(len(gram)):
         squared = norms[rows, None] + norms[None, :] - 2 * gram[rows]
         squared = torch.nan_to_num(squared, nan=torch.inf, posinf=torch.inf)
         medians[rows] = squared.median(dim=1).values
-    return int(medians.argmin())
+    nearest = medians == medians.min()
+    return int(torch.where(nearest, norms, torch.inf).argmin())
 
 
 def _measure_about_center(

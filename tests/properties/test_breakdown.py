@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedimmune import rules
+from fedimmune.errors import NotEnoughClientsError
 from fedimmune.rules import find
 from tests.rounds import rule_for
 
@@ -122,6 +123,29 @@ def test_what_cannot_be_squared_is_rejected_by_name(name: str, attackers: dict[i
         rest = [i for i in range(10) if i not in attackers]
         assert bool(torch.isfinite(answer.update).all())
         assert answer.weights is None or set(answer.weights) == set(rest)
+
+
+@pytest.mark.parametrize("value", [1e146, 1e160, 1e300])
+@pytest.mark.parametrize("immense", [range(6), range(3, 10), range(10)])
+@pytest.mark.parametrize("before", ["", "nnm"])
+@pytest.mark.parametrize("name", [name for name in rules.available() if not find(name).needs])
+def test_most_of_whom_cannot_be_squared_are_rejected_by_name(
+    name: str, before: str, immense: range, value: float
+) -> None:
+    """Seen before: nine of ten rejected as seen from the tenth, which had all the weight."""
+    rows = torch.randn(10, COLUMNS, generator=torch.Generator().manual_seed(3)).double()
+    rows[list(immense)] *= value
+    rule = rule_for(name, range(10), before=before)
+    if not rule.squares and not before:
+        return
+    try:
+        answer = rule.aggregate(rows)
+    except NotEnoughClientsError as error:
+        rejected = {*error.rejected}
+    else:
+        rejected = {*answer.rejected}
+        assert bool(torch.isfinite(answer.update).all())
+    assert rejected == set(immense)
 
 
 def test_keeping_more_than_the_honest_is_said() -> None:
