@@ -59,7 +59,7 @@ class GeometricMedian(GeometryRule):
         super().__init__(**common)
         self.steps = check_int(self.name, "steps", steps, 1)
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2
 
     def weigh(self, updates: Updates) -> ClientWeights:
@@ -86,18 +86,16 @@ class GeometricMedian(GeometryRule):
         squared = geometry.squared_distances()
         medians = squared.median(dim=1).values
         middle = int(medians.argmin())
-        others = squared[middle][squared[middle] > 0]
-        if not len(others):  # all sent the same
-            n = len(geometry)
-            return ClientWeights(
-                torch.full((n,), 1 / n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-            )
         # The spread of those around the middle one, which fewer than half of the clients do not
-        # make: a floor that followed all distances would follow the attackers'.
-        usual = float(others.median())
+        # make: a floor that followed all distances would follow the attackers'. It is 0 if most
+        # sent the same, which then is the median.
+        usual = float(squared[middle].sort().values[len(geometry) // 2])
         gram = geometry.seen_from(middle)
-        weights = _inverse(medians, usual)
-        least, lengths = _SMOOTHING**2 * usual, gram.diagonal()
+        least, lengths = (
+            max(_SMOOTHING**2 * usual, torch.finfo(torch.float64).tiny),
+            gram.diagonal(),
+        )
+        weights = _inverse(medians, max(usual, least))
         for _ in range(self.steps):
             # As `_inverse(_distances_to(gram, weights), least)`, with fewer calls: they are what a
             # step costs.

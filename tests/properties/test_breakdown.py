@@ -100,6 +100,17 @@ def test_the_geometric_median_keeps_the_digits_of_the_honest(power: int, f: int)
     assert error("geometric-median", honest, sent) < 3
 
 
+@pytest.mark.parametrize("away", [1.0, 1e30, 1e140])
+@pytest.mark.parametrize(("n", "most"), [(3, 2), (5, 3), (10, 6), (10, 10)])
+def test_what_most_clients_sent_is_the_geometric_median(n: int, most: int, away: float) -> None:
+    """Seen before: 1e-8 of the way to those who sent something else."""
+    rows = torch.ones(n, COLUMNS, dtype=torch.float64)
+    rows[most:] += (
+        away * torch.randn(n - most, COLUMNS, generator=torch.Generator().manual_seed(n)).double()
+    )
+    torch.testing.assert_close(rules.get("geometric-median")(rows), rows[0])
+
+
 @pytest.mark.parametrize("name", ["mean", "foolsgold"])
 def test_rules_that_promise_nothing_do_fall(name: str) -> None:
     assert find(name)().withstands(10) == 0
