@@ -168,7 +168,7 @@ class Hierarchy(Rule):
     def has_history(self) -> bool:
         return any(map(self._remembers, range(len(self._rules))))
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         """Return how many clients may attack wherever they are; 0 if groups are not drawn."""
         costs = [1] * n  # how many attackers it takes to speak for each member
         for rule, grouping in zip(self._rules, self._groupings, strict=False):

@@ -185,7 +185,7 @@ class Adaptive(GeometryRule):
     def needs_no_values(self) -> bool:
         return True  # of earlier rounds, numbers by client are remembered, and nobody's update
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         # Clipped, the result is not much longer than the median client's update, whatever is sent.
         return (n - 1) // 2 if self.clip else 0
 

@@ -42,5 +42,5 @@ class WithAttackers(Rule):
             return self.attackers
         return max(0, (n - self.clients_besides) // self.clients_per_attacker)
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return self.attackers_of(n)

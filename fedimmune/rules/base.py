@@ -292,12 +292,23 @@ class Rule(Configurable, ABC):
         """Return how many of n clients may send anything at all without moving the result far.
 
         This is about harm without bound (the *breakdown point*), not about attacks that hide among
-        the honest. By default none.
+        the honest. Steps before the rule count: one attacker is enough to spoil a group.
 
         Parameters
         ----------
         n
             The number of valid clients.
+        """
+        most = n
+        for step in self.preaggregators:
+            most = min(most, step.breakdown(n, self.attackers_of(n)))
+            n = step.rows_of(n)
+        return min(most, self.breakdown(n))
+
+    def breakdown(self, n: int) -> int:
+        """Return how many of n rows may be anything at all: `withstands` without any step.
+
+        By default none.
         """
         return 0
 

@@ -69,7 +69,7 @@ class CenteredClipping(Remembering, GeometryRule):
         self.iterations = check_int(self.name, "iterations", iterations, 1)
         self.memory: dict[str, Tensor] = {}
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2
 
     @property

@@ -55,7 +55,7 @@ class ClippedClustering(Remembering, GeometryRule):
     def clients_needed(self) -> int:
         return 3
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2  # more could make the median length anything
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:

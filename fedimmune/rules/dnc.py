@@ -84,7 +84,7 @@ class DnC(WithAttackers, GeometryRule):
         most = super().attackers_of(n)
         return most if self.attackers else min(most, math.ceil(n / self.filter) - 1)
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         # Seen along one direction, another attacker in another direction looks ordinary; and what
         # is not sampled is not seen at all.
         return min(1, n - self._kept(n)) if self.sample is None else 0

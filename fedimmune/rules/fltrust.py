@@ -39,7 +39,7 @@ class FLTrust(GeometryRule):
     bounds_lengths = True
     compares_clients = False
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return n
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:

@@ -35,7 +35,7 @@ class _Selection(GeometryRule):
     def _kept(self, n: int) -> int:
         raise NotImplementedError
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         # Who keeps more than the honest keeps attackers.
         return min(self.attackers_of(n), n - self._kept(n))
 

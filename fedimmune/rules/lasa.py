@@ -70,7 +70,7 @@ class LASA(Rule):
         self.length = check_float(self.name, "length", length, above=0)
         self.signs = check_float(self.name, "signs", signs, above=0)
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2  # more could make the median length anything
 
     def _attempt(self, updates: Updates) -> Aggregation:

@@ -23,7 +23,7 @@ class Median(CoordinateRule):
     summary = "the median of each coordinate"
     paper = "Yin et al., ICML 2018"
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2
 
     def column_function(self, n: int) -> ColumnFunction:

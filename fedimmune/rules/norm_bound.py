@@ -64,7 +64,7 @@ class NormBound(GeometryRule):
         self.noise = check_at_least(self.name, "noise", noise, 0)
         self.seed = check_int(self.name, "seed", seed, 0)
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:

@@ -94,6 +94,24 @@ class PreAggregator(Configurable, ABC):
         """Whether the answer depends on earlier rounds."""
         return False
 
+    def rows_of(self, n: int) -> int:
+        """Return how many rows are made of n."""
+        return n
+
+    def breakdown(self, n: int, attackers: int) -> int:
+        """Return how many of n rows may be anything without spoiling more rows than those.
+
+        By default all.
+
+        Parameters
+        ----------
+        n
+            How many rows the step sees.
+        attackers
+            As for `mix`.
+        """
+        return n
+
     @abstractmethod
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         """Return how to mix the clients of a round.
@@ -149,6 +167,9 @@ class NNM(_WithAttackers):
     summary = "each update becomes the mean of its n − f nearest"
     paper = "Allouah et al., AISTATS 2023"
 
+    def breakdown(self, n: int, attackers: int) -> int:
+        return self.attackers_of(n, attackers)  # of one more, every mean has a part
+
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         n = len(geometry)
         squared = geometry.squared_distances().fill_diagonal_(-1)  # itself first
@@ -183,6 +204,9 @@ class Bucketing(PreAggregator):
         self.size = check_int(self.name, "size", size, 1)
         self.seed = check_int(self.name, "seed", seed, 0)
 
+    def rows_of(self, n: int) -> int:
+        return -(-n // self.size)
+
     def mix(self, geometry: Geometry, attackers: int, round_number: int) -> Mixing:
         n = len(geometry)
         # By id, so that the order in which clients are given does not matter.
@@ -191,8 +215,7 @@ class Bucketing(PreAggregator):
         owner[torch.as_tensor(sorted(range(n), key=lots.__getitem__))] = (
             torch.arange(n) // self.size
         )
-        groups = math.ceil(n / self.size)
-        matrix = torch.zeros(groups, n, dtype=torch.float64)
+        matrix = torch.zeros(self.rows_of(n), n, dtype=torch.float64)
         matrix[owner, torch.arange(n)] = 1
         return Mixing.of(matrix / matrix.sum(1, keepdim=True), owner)
 

@@ -72,7 +72,7 @@ class Residual(Rule):
     def clients_needed(self) -> int:
         return 3
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return max(0, n // 2 - 1)  # a repeated median of n points has its breakdown at ⌊n/2⌋
 
     def _attempt(self, updates: Updates) -> Aggregation:

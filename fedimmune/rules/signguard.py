@@ -92,7 +92,7 @@ class SignGuard(Remembering, WeightRule):
     def clients_needed(self) -> int:
         return 3
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return (n - 1) // 2  # more could make the median length anything
 
     def weigh(self, updates: Updates) -> ClientWeights:

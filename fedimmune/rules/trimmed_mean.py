@@ -39,11 +39,11 @@ class TrimmedMean(CoordinateRule):
         super().__init__(**common)
         self.trim = check_open_fraction(self.name, "trim", trim, below=0.5)
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return math.floor(self.trim * n + 1e-9)  # 0.29 * 100 is 28.999999999999996
 
     def attackers_of(self, n: int) -> int:
-        return self.withstands(n)
+        return self.breakdown(n)
 
     def column_function(self, n: int) -> ColumnFunction:
         return self._ranks(n)
@@ -52,5 +52,5 @@ class TrimmedMean(CoordinateRule):
         return self._ranks(len(values)).used(values)
 
     def _ranks(self, n: int) -> Ranks:
-        cut = self.withstands(n)
+        cut = self.breakdown(n)
         return Ranks(n, range(cut, n - cut), 1 / (n - 2 * cut))

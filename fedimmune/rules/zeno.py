@@ -66,7 +66,7 @@ class Zeno(WeightRule):
     def clients_needed(self) -> int:
         return 1 if self.attackers is None else self.attackers + 1
 
-    def withstands(self, n: int) -> int:
+    def breakdown(self, n: int) -> int:
         return min(self.attackers_of(n), (n - 1) // 2)
 
     def weigh(self, updates: Updates) -> ClientWeights:
