@@ -30,15 +30,25 @@ class NotEnoughClientsError(FedimmuneError, ValueError):
         How many the rule needs.
     rejected
         Why the others were turned away, by client.
+    made
+        If the rule does not see the clients, but fewer rows: what makes how many of them.
     """
 
     def __init__(
-        self, rule: str, valid: int, needed: int, rejected: dict[object, str] | None = None
+        self,
+        rule: str,
+        valid: int,
+        needed: int,
+        rejected: dict[object, str] | None = None,
+        *,
+        made: str = "",
     ) -> None:
         self.rule, self.valid, self.needed = rule, valid, needed
         self.rejected = dict(rejected or {})
         clients = "client" if needed == 1 else "clients"
         message = f"{rule} needs at least {needed} valid {clients}; there were {valid}"
+        if made:
+            message = f"{rule} needs at least {needed} rows; {made} of {valid} valid clients"
         if self.rejected:
             shown = [f"{client}: {reason}" for client, reason in list(self.rejected.items())[:3]]
             more = len(self.rejected) - len(shown)

@@ -181,13 +181,12 @@ def _harm_by_columns(rule: CoordinateRule, seen: Seen, base: State, direction: S
     def harm(factor: float) -> float:
         rows = made.at(factor)
         try:
-            if len(made.clients) < rule.clients_needed:
-                return -math.inf  # the round would be skipped
+            rule.check_count(len(made.clients))
             if products is not None:
                 geometry = Geometry.from_grams(rows @ products @ rows.T, made.clients)
                 rows = rule.mixing(geometry, seen.visible.round).matrix @ rows
         except FedimmuneError:
-            return -math.inf
+            return -math.inf  # the round would be skipped
         found = []
         for part, mean in parts:
             result = torch.empty_like(mean)

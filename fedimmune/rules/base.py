@@ -288,6 +288,35 @@ class Rule(Configurable, ABC):
         """How many valid clients the rule needs at least."""
         return 1
 
+    def check_count(self, clients: int, turned_away: Mapping[ClientId, str] | None = None) -> None:
+        """Refuse a number of clients of whom the rule, and the steps before it, make no result.
+
+        Parameters
+        ----------
+        clients
+            How many of the valid clients count.
+        turned_away
+            Why others do not.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            There are too few.
+        ParameterError
+            There are too many for what the rule has to try.
+        """
+        rows = self._rows_of(clients)
+        if rows < self.clients_needed:
+            made = f"before={self.before} makes {rows}" if rows < clients else ""
+            raise NotEnoughClientsError(
+                self.name, clients, self.clients_needed, dict(turned_away or {}), made=made
+            )
+
+    def _rows_of(self, clients: int) -> int:
+        for step in self.preaggregators:
+            clients = step.rows_of(clients)
+        return clients
+
     def withstands(self, n: int) -> int:
         """Return how many of n clients may send anything at all without moving the result far.
 
@@ -431,10 +460,7 @@ class Rule(Configurable, ABC):
                 if doubtful:  # here, because a file may change while it is checked
                     valid, doubtful = valid.checked(), False
                 heard = self._heard(valid)
-                count = self.eligible(heard)
-                if count < self.clients_needed:
-                    turned_away = {**heard.rejected, **heard.aside}
-                    raise NotEnoughClientsError(self.name, count, self.clients_needed, turned_away)
+                self.check_count(self.eligible(heard), {**heard.rejected, **heard.aside})
                 answer = self._attempt(heard)
                 break
             except NonFiniteError as found:
@@ -457,7 +483,8 @@ class Rule(Configurable, ABC):
         if not self.guards_buffers or not len(updates):
             return updates
         heard = settle(updates, by_median=self.buffers == "median")
-        if self.eligible(heard) < self.clients_needed <= self.eligible(updates):
+        few, many = (self._rows_of(self.eligible(each)) for each in (heard, updates))
+        if few < self.clients_needed <= many:
             # Odd buffers are harmless once settled; a round that is skipped is not. So they stay.
             return replace(updates, aside=heard.aside, settled=heard.settled)
         return heard
@@ -481,8 +508,6 @@ class Rule(Configurable, ABC):
             later = step.mix(geometry, self.attackers_of(len(geometry)), round_number)
             geometry = geometry.mixed(later.matrix, later.names(geometry.clients))
             whole = whole.then(later)
-        if len(geometry) < self.clients_needed:
-            raise NotEnoughClientsError(self.name, len(geometry), self.clients_needed, {})
         return whole
 
     def _mixed(self, updates: Updates) -> tuple[Updates, Mixing | None]:
@@ -756,8 +781,7 @@ class GeometryRule(WeightRule):
             raise ParameterError(f"{self!r} looks at more than inner products")
         geometry = Geometry.from_grams(grams, clients, references=references, shapes=shapes)
         self.check_needs(references)
-        if len(geometry) < self.clients_needed:
-            raise NotEnoughClientsError(self.name, len(geometry), self.clients_needed, {})
+        self.check_count(len(geometry))
         return self._weigh_rows(geometry, 0)
 
 

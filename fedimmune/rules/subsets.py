@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from itertools import combinations
 from math import comb
 
@@ -14,7 +15,7 @@ from fedimmune.geometry import Geometry
 from fedimmune.results import Verdict
 from fedimmune.rules.attackers import WithAttackers
 from fedimmune.rules.base import ClientWeights, GeometryRule
-from fedimmune.updates import Updates
+from fedimmune.updates import ClientId
 
 __all__ = ["SubsetRule"]
 
@@ -43,14 +44,11 @@ class SubsetRule(WithAttackers, GeometryRule):
             Their squared distances.
         """
 
-    def screen(self, updates: Updates) -> Updates:
-        if not any(step.regroups for step in self.preaggregators):
-            self._refuse_many(len(updates))  # before anything is read
-        return updates
-
-    def _refuse_many(self, n: int) -> None:
+    def check_count(self, clients: int, turned_away: Mapping[ClientId, str] | None = None) -> None:
+        super().check_count(clients, turned_away)
+        n = self._rows_of(clients)
         f = self.attackers_of(n)
-        if f <= n and (count := comb(n, f)) > _MOST:
+        if (count := comb(n, f)) > _MOST:
             raise ParameterError(
                 f"{self.name}: leaving {f} of {n} clients out can be done in {count:,} ways, and "
                 f"at most {_MOST:,} are tried: give fewer attackers"
@@ -58,7 +56,6 @@ class SubsetRule(WithAttackers, GeometryRule):
 
     def weigh_geometry(self, geometry: Geometry) -> ClientWeights:
         n = len(geometry)
-        self._refuse_many(n)
         inner, squared = geometry.seen_from(geometry.middle()), geometry.squared_distances()
         members = n - self.attackers_of(n)
         subsets = torch.tensor(list(combinations(range(n), members))).reshape(-1, members)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedimmune.aggregation import Outcome, aggregate_safely
-from fedimmune.errors import InputError, ParameterError
+from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.kernels import num_threads
 from fedimmune.rules import Rule
 from fedimmune.runs.folder import Checkpoint, RunFolder, finish_round
@@ -209,10 +209,10 @@ def _resume(
 
 
 def _check_enough(rule: Rule, clients: int) -> None:
-    if clients < rule.clients_needed:
-        raise ParameterError(
-            f"{rule.name} needs at least {rule.clients_needed} clients per round, not {clients}"
-        )
+    try:
+        rule.check_count(clients)
+    except NotEnoughClientsError as error:
+        raise ParameterError(f"no round can be aggregated: {error}") from None
 
 
 def _check_kept(save_updates: Sequence[str], layers: Sequence[str]) -> None:

@@ -125,7 +125,7 @@ def test_a_scenario_file(folder: Path) -> None:
         (("nowhere.toml",), "cannot read nowhere.toml"),
         (("--task", "nowhere:Thing"), "cannot import 'nowhere'"),
         (("--task", "json:JSONDecoder"), "not a subclass of fedimmune.tasks.Task"),
-        (("--rule", "krum", "--clients", "2"), "krum needs at least 3 clients"),
+        (("--rule", "krum", "--clients", "2"), "krum needs at least 3 valid clients"),
         (("--set", "device=cuda:99"), "cannot compute on device 'cuda:99'"),
         (("--set", "anchor=899"), "none would be left to test on"),
     ],

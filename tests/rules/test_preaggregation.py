@@ -328,8 +328,26 @@ def test_what_does_not_go_together_is_refused() -> None:
         rules.get("foolsgold", history=True, before="nnm")
     with pytest.raises(ParameterError, match="both remember"):
         rules.get("foolsgold", before="clip(at=quantile)").aggregate(torch.eye(6))
-    with pytest.raises(NotEnoughClientsError, match="there were 3"):
-        rules.get("krum", attackers=2, before="bucketing(size=3)").aggregate(torch.eye(9))
+
+
+def test_too_few_groups_are_told_from_too_few_clients() -> None:
+    rule = rules.get("krum", attackers=2, before="clip,bucketing(size=3)")
+    rows = torch.eye(10)
+    rows[4, 0] = math.nan
+    said = r"7 rows; before=clip,bucketing\(size=3\) makes 3 of 9 valid clients \(1 rejected: 4"
+    with pytest.raises(NotEnoughClientsError, match=said) as caught:
+        rule.aggregate(Updates.from_vectors(rows).checked())
+    assert set(caught.value.rejected) == {4}
+    with pytest.raises(NotEnoughClientsError, match=r"makes 4 of 10 valid clients$"):
+        rule.check_count(10)
+    assert isinstance(rule, GeometryRule)
+    with pytest.raises(NotEnoughClientsError, match="makes 4 of 10"):
+        rule.weights_from_gram(torch.eye(10))
+    with pytest.raises(ParameterError, match="ways"):
+        rules.get("mda", attackers=4, before="bucketing").check_count(200)
+    rules.get("mda", attackers=4, before="bucketing").check_count(20)
+    with pytest.raises(ParameterError, match="ways"):
+        rules.get("smea", attackers=4, before="nnm").check_count(60)
 
 
 # -------------------------------------------------------------------- memory

@@ -166,8 +166,25 @@ def test_more_clients_than_samples(partition: str, caplog: pytest.LogCaptureFixt
 def test_a_rule_that_needs_more_clients_says_so_before_anything_runs() -> None:
     for fields in ({"clients": 2}, {"clients": 20, "participation": 0.1}):
         scenario = Scenario(task=BLOBS, rule="krum", partition="iid", **fields)
-        with pytest.raises(ParameterError, match=r"krum needs at least \d+ clients"):
+        with pytest.raises(ParameterError, match=r"krum needs at least \d+ valid clients"):
             next(simulate(scenario, workers=1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "clients", "said"),
+    [
+        ({"name": "krum", "attackers": 2, "before": "bucketing(size=3)"}, 10, "makes 4 of 10"),
+        ({"name": "mda"}, 30, "ways"),
+        ({"name": "smea", "before": "nnm"}, 30, "ways"),
+    ],
+)
+def test_rounds_that_cannot_be_aggregated_are_refused_before_anything_runs(
+    rule: dict[str, object], clients: int, said: str
+) -> None:
+    """Seen before: every round was trained, and the model stayed each time."""
+    scenario = Scenario(task=BLOBS, rule=rule, partition="iid", clients=clients)
+    with pytest.raises(ParameterError, match=said):
+        next(simulate(scenario, workers=1))
 
 
 def test_one_client_alone() -> None:
