@@ -269,7 +269,8 @@ class Clip(PreAggregator):
             return _shortened(shortening(lengths, self.at, self.times))
         length = float(lengths.quantile(self.quantile)) if self.length is None else self.length
         below = float((lengths <= length).double().mean())
-        self._next = length * math.exp(-self.rate * (below - self.quantile))
+        # A quantile of 0, of clients who sent nothing, would never grow: it is not begun with.
+        self._next = length * math.exp(-self.rate * (below - self.quantile)) or None
         return _shortened(shortening(lengths, self.times * length))
 
     def finish(self) -> None:

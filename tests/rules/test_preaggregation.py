@@ -367,6 +367,20 @@ def test_a_running_quantile_is_saved_and_restored(tmp_path: Path) -> None:
         rules.get("mean", before="nnm").save(tmp_path / "i")
 
 
+def test_a_round_of_zeros_does_not_fix_the_running_quantile(tmp_path: Path) -> None:
+    """Seen before: a length of 0 for good, so that the model never moved again."""
+    matrix = torch.diag(torch.arange(1.0, 8.0)).double()
+    rule = rules.get("mean", before="clip(at=quantile)")
+    assert not rule.aggregate(0 * matrix).update.any()
+    rule.save(tmp_path / "h")
+    again, fresh = (rules.get("mean", before="clip(at=quantile)") for _ in range(2))
+    again.restore(tmp_path / "h")
+    expected = fresh.aggregate(matrix).update
+    assert expected.any()
+    assert torch.equal(rule.aggregate(matrix).update, expected)
+    assert torch.equal(again.aggregate(matrix).update, expected)
+
+
 def test_a_round_that_fails_leaves_no_trace() -> None:
     rule = rules.get("krum", attackers=3, before="clip(at=quantile)")
     rule.aggregate(torch.eye(9).double())
