@@ -36,6 +36,7 @@ __all__ = ["Aggregation", "Outcome", "aggregate_files", "aggregate_safely"]
 _REPR_CLIENTS = 12
 _NARROW = 80
 _FEW = 3
+_NOT_FINITE = "{} gave a model with values that are not finite"
 
 
 _STYLES = {
@@ -309,8 +310,7 @@ def aggregate_safely(
     if aggregation.skipped:
         return Outcome(aggregation=aggregation, error=aggregation.skipped)
     if not all(_is_finite(tensor) for tensor in moved.values()):
-        problem = f"{rule.name} gave a model with values that are not finite"
-        return Outcome(aggregation=aggregation, error=problem)
+        return Outcome(aggregation=aggregation, error=_NOT_FINITE.format(rule.name))
     return Outcome(moved, aggregation)
 
 
@@ -426,6 +426,8 @@ def aggregate_files(
             aggregation = rule.aggregate(shared)
     if output is not None:
         tensors, metadata = _next_model(aggregation, global_file)
+        if not all(_is_finite(tensor) for tensor in tensors.values()):
+            raise InputError(_NOT_FINITE.format(rule.name))
         write_atomically(tensors, output, metadata)
     if history is not None:
         rule.save(history)

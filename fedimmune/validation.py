@@ -27,21 +27,26 @@ def check_bool(owner: str, name: str, value: object) -> bool:
     return value
 
 
-def check_int(owner: str, name: str, value: object, least: int) -> int:
+def check_int(owner: str, name: str, value: object, least: int, most: float = math.inf) -> int:
     """Check a whole number (2.0 will do for 2)."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        needed = f"a whole number of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        needed = f"a whole number from {least} to {most}"
+        if most == math.inf:
+            needed = f"a whole number of at least {least}"
         raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
     return value
 
 
-def check_float(owner: str, name: str, value: object, above: float) -> float:
+def check_float(
+    owner: str, name: str, value: object, above: float, most: float = math.inf
+) -> float:
     """Check a finite number larger than a bound (ints will do)."""
     found = _as_float(value)
-    if found is None or not math.isfinite(found) or found <= above:
-        raise ParameterError(f"{owner}: {name} must be a number above {above:g}: {_shown(value)}")
+    if found is None or not math.isfinite(found) or not above < found <= most:
+        needed = f"a number above {above:g}" + (f", at most {most:g}" if most < math.inf else "")
+        raise ParameterError(f"{owner}: {name} must be {needed}: {_shown(value)}")
     return found
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedimmune import Aggregation, Rule, Updates, rules
-from fedimmune.aggregation import aggregate_safely
+from fedimmune.aggregation import aggregate_files, aggregate_safely
+from fedimmune.errors import InputError
 
 Model = dict[str, Tensor]
 MODEL: Model = {
@@ -138,3 +141,13 @@ def test_a_round_that_is_skipped_is_not_remembered() -> None:
     fresh = rules.get("foolsgold", history=True)
     now = updates_of(0.5, 1.0, -1.0)
     assert rule.aggregate(now).weights == fresh.aggregate(now).weights
+
+
+def test_no_file_is_written_of_a_model_that_is_not_finite(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    for file in files:
+        save_file({"weight": torch.ones(4)}, file)
+    rule = rules.get("norm-bound", noise=1e308)
+    with pytest.raises(InputError, match="norm-bound gave a model with values that are not finite"):
+        aggregate_files(rule, files, are_updates=True, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from fedimmune._inputs import savable_ids
-from fedimmune.errors import InputError
+from fedimmune.errors import InputError, ParameterError
 from fedimmune.geometry import Geometry
 from fedimmune.rules.base import ClientWeights, Common, GeometryRule
 from fedimmune.rules.history import Remembering
@@ -35,6 +36,8 @@ __all__ = ["AFA"]
 
 _INDISTINCT = 1e-9
 """Cosines that differ by less than this do not differ."""
+_MOST = 1000
+"""Rounds that a client may begin with: with more, none is ever blocked."""
 _BLOCKED = "blocked: it was bad in too many rounds"
 
 
@@ -72,9 +75,14 @@ class AFA(Remembering, GeometryRule):
         super().__init__(**common)
         self.slack = check_float(self.name, "slack", slack, above=0)
         self.step = check_float(self.name, "step", step, above=0)
-        self.good = check_int(self.name, "good", good, 1)
-        self.bad = check_int(self.name, "bad", bad, 1)
+        self.good = check_int(self.name, "good", good, 1, _MOST)
+        self.bad = check_int(self.name, "bad", bad, 1, _MOST)
         self.certainty = check_open_fraction(self.name, "certainty", certainty, below=1)
+        if _mostly_bad(self.good, self.bad) > self.certainty:
+            raise ParameterError(
+                f"{self.name}: with good={self.good}, bad={self.bad} and certainty="
+                f"{self.certainty:g} every client is blocked before its first round"
+            )
         self.rounds: dict[ClientId, tuple[int, int]] = {}
         """In how many rounds each client was good, and bad."""
         self._now = self.rounds
@@ -144,6 +152,7 @@ def _far_from_median(cosines: Tensor, among: Tensor, slack: float) -> Tensor:
     return cosines < middle - bound if below else cosines > middle + bound
 
 
+@cache
 def _mostly_bad(good: int, bad: int) -> float:
     """Return the probability that p < ½, for p ~ Beta(good, bad) with whole numbers."""
     tosses = good + bad - 1

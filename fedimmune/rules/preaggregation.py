@@ -212,8 +212,8 @@ class Bucketing(PreAggregator):
         # By id, so that the order in which clients are given does not matter.
         lots = [lot(self.seed, round_number, client) for client in geometry.clients]
         owner = torch.empty(n, dtype=torch.long)
-        owner[torch.as_tensor(sorted(range(n), key=lots.__getitem__))] = (
-            torch.arange(n) // self.size
+        owner[torch.as_tensor(sorted(range(n), key=lots.__getitem__))] = torch.arange(n) // min(
+            self.size, n
         )
         matrix = torch.zeros(self.rows_of(n), n, dtype=torch.float64)
         matrix[owner, torch.arange(n)] = 1
@@ -254,7 +254,7 @@ class Clip(PreAggregator):
         self.at = check_measure(self.name, "at", at, "median", "quantile")
         self.times = check_float(self.name, "times", times, 0)
         self.quantile = check_open_fraction(self.name, "quantile", quantile, below=1)
-        self.rate = check_float(self.name, "rate", rate, 0)
+        self.rate = check_float(self.name, "rate", rate, 0, most=100)
         self.length: float | None = None
         """Where the running quantile is; None before the first round."""
         self._next: float | None = None
@@ -370,10 +370,10 @@ def _read(text: str) -> tuple[PreAggregator, ...]:
         raise ParameterError(problem) from None
     if not isinstance(found, ast.Tuple):
         raise ParameterError(problem)
-    return tuple(_step(each, problem) for each in found.elts)
+    return tuple(_step(each, text, problem) for each in found.elts)
 
 
-def _step(node: ast.expr, problem: str) -> PreAggregator:
+def _step(node: ast.expr, text: str, problem: str) -> PreAggregator:
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     if not isinstance(call.func, ast.Name):
         raise ParameterError(problem)
@@ -381,10 +381,11 @@ def _step(node: ast.expr, problem: str) -> PreAggregator:
     names = list(member.parameters())
     if len(call.args) > min(1, len(names)) or any(each.arg is None for each in call.keywords):
         raise ParameterError(problem)
-    given = {str(each.arg): each.value for each in call.keywords}
-    if call.args:
-        given = {names[0]: call.args[0], **given}
-    return _STEPS.get(member.name, **{name: _value(v, problem) for name, v in given.items()})
+    given = [*zip(names, call.args, strict=False)]
+    given += [(str(each.arg), each.value) for each in call.keywords]
+    if len(dict(given)) < len(given):
+        raise ParameterError(f"before: {member.name} is given a parameter twice in {text[:60]!r}")
+    return _STEPS.get(member.name, **{name: _value(v, problem) for name, v in given})
 
 
 def _value(node: ast.expr, problem: str) -> Any:

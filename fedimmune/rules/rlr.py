@@ -11,6 +11,7 @@ Rate*, AAAI 2021. Clients count equally: the server cannot verify their numbers 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Unpack
 
 import torch
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from fedimmune._sources import Rows
 from fedimmune.aggregation import Aggregation
+from fedimmune.errors import ParameterError
 from fedimmune.kernels import ColumnFunction, Result, weighted_sum
 from fedimmune.rules.base import Common, CoordinateRule
-from fedimmune.updates import Updates
+from fedimmune.updates import ClientId, Updates
 from fedimmune.validation import check_int
 
 __all__ = ["RLR"]
@@ -49,6 +51,15 @@ class RLR(CoordinateRule):
         self.threshold = (
             None if threshold is None else check_int(self.name, "threshold", threshold, 0)
         )
+
+    def check_count(self, clients: int, turned_away: Mapping[ClientId, str] | None = None) -> None:
+        super().check_count(clients, turned_away)
+        n = self._rows_of(clients)
+        if self.threshold is not None and self.threshold > n:
+            raise ParameterError(
+                f"{self.name}: threshold is {self.threshold:.4g}, but {n} votes are all there are, "
+                "so every coordinate of the mean would be negated"
+            )
 
     def column_function(self, n: int) -> ColumnFunction:
         threshold = math.ceil(0.4 * n) if self.threshold is None else self.threshold

@@ -303,9 +303,20 @@ def test_the_last_result_is_kept_in_a_file_and_must_fit_the_model(tmp_path: Path
 @given(matrix=matrices(least=1), threshold=st.none() | st.integers(0, 12))
 def test_rlr(matrix: Tensor, threshold: int | None) -> None:
     x, n = matrix.numpy(), len(matrix)
+    threshold = None if threshold is None else min(threshold, n)
     theta = math.ceil(0.4 * n) if threshold is None else threshold
     expected = [column.mean() * (1 if abs(sum(np.sign(column))) >= theta else -1) for column in x.T]
     close(rules.get("rlr", threshold=threshold)(matrix), np.array(expected))
+
+
+@pytest.mark.parametrize("threshold", [11, 1e300])
+def test_rlr_refuses_more_votes_than_there_are(threshold: int) -> None:
+    """Seen before: minus the mean, and beyond 2⁶³ an OverflowError."""
+    close(rules.get("rlr", threshold=10)(torch.ones(10, 3).double()), np.ones(3))
+    with pytest.raises(ParameterError, match="10 votes are all there are"):
+        rules.get("rlr", threshold=threshold).aggregate(torch.ones(10, 3))
+    with pytest.raises(ParameterError, match="5 votes"):
+        rules.get("rlr", threshold=6, before="bucketing").check_count(10)
 
 
 def usual(values: list[float], bound: float) -> set[int]:
@@ -505,6 +516,10 @@ def test_a_loss_that_is_no_number_is_the_worst() -> None:
         ("lasa", {"length": 0}),
         ("afa", {"certainty": 1}),
         ("afa", {"good": 0}),
+        ("afa", {"good": 1001}),
+        ("afa", {"bad": 1e300}),
+        ("afa", {"certainty": 0.4}),  # everybody would be blocked before the first round
+        ("afa", {"bad": 10}),
         ("zeno", {"attackers": -1}),
         ("zeno", {"penalty": 0}),
     ],

@@ -104,6 +104,11 @@ def test_bucketing_makes_means_of_disjoint_groups(matrix: Tensor, size: int, num
     torch.testing.assert_close(mixing.matrix @ matrix, expected)
 
 
+def test_one_bucket_of_any_size_is_the_mean() -> None:
+    matrix = torch.randn(6, 4, generator=torch.Generator().manual_seed(5)).double()
+    torch.testing.assert_close(rows_of(Bucketing(10**20), matrix), matrix.mean(0)[None])
+
+
 def test_buckets_are_drawn_anew_each_round_by_seed_and_id() -> None:
     geometry = Geometry.from_grams(torch.eye(12), [f"c{i}" for i in range(12)])
     turned = Geometry.from_grams(torch.eye(12), [f"c{i}" for i in reversed(range(12))])
@@ -304,6 +309,9 @@ def test_text_is_read_and_written_again(text: str, canonical: str) -> None:
         ("clip(of=2)", "no parameter 'of'"),
         ("nnm(attackers=-1)", "at least 0"),
         ("clip(1, 2)", "cannot read"),
+        ("clip(at=2,at=3)", "clip is given a parameter twice"),
+        ("nnm,clip(2, at=3)", "clip is given a parameter twice"),
+        ("clip(at=quantile, rate=1e300)", "at most 100"),
         ("clip(**{})", "cannot read"),
         ("nnm()()", "cannot read"),
         ("__import__('os').system('true')", "cannot read"),
