@@ -11,13 +11,16 @@ __all__ = [
     "check_at_least",
     "check_bool",
     "check_choice",
-    "check_finite",
     "check_float",
     "check_fraction",
     "check_int",
     "check_measure",
     "check_open_fraction",
+    "check_single",
 ]
+
+
+_LARGEST_SINGLE = 1e38
 
 
 def check_bool(owner: str, name: str, value: object) -> bool:
@@ -69,11 +72,13 @@ def check_measure(owner: str, name: str, value: object, *words: str) -> float | 
     return value
 
 
-def check_finite(owner: str, name: str, value: object) -> float:
-    """Check a finite number (ints will do)."""
+def check_single(owner: str, name: str, value: object) -> float:
+    """Check a number that is finite in single precision, as samples are (ints will do)."""
     found = _as_float(value)
-    if found is None or not math.isfinite(found):
-        raise ParameterError(f"{owner}: {name} must be a number: {_shown(value)}")
+    if found is None or not abs(found) <= _LARGEST_SINGLE:
+        raise ParameterError(
+            f"{owner}: {name} must be a number of at most {_LARGEST_SINGLE:g}: {_shown(value)}"
+        )
     return found
 
 

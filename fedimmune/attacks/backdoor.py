@@ -16,12 +16,14 @@ from fedimmune.attacks.base import draw_int
 from fedimmune.attacks.trigger import Poisoning, Trigger
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import DataSpec
-from fedimmune.validation import check_finite, check_int
+from fedimmune.validation import check_int, check_single
 
 __all__ = ["Backdoor", "Pattern"]
 
 _BAR = 3
 _BARS = range(4)
+_LARGEST = 4096
+"""The side of the largest square to draw in."""
 
 
 class Pattern(Poisoning, total=False):
@@ -85,8 +87,10 @@ class Backdoor(Trigger):
         self.shift_x = check_int(self.name, "shift_x", shift_x, 0)
         self.gap = check_int(self.name, "gap", gap, 0)
         self.channel = check_int(self.name, "channel", channel, 0)
-        self.value = None if value is None else check_finite(self.name, "value", value)
-        self.drawn_at = None if drawn_at is None else check_int(self.name, "drawn_at", drawn_at, 1)
+        self.value = None if value is None else check_single(self.name, "value", value)
+        self.drawn_at = (
+            None if drawn_at is None else check_int(self.name, "drawn_at", drawn_at, 1, _LARGEST)
+        )
 
     def check(self, spec: DataSpec) -> None:
         if spec.highest is None:
@@ -99,6 +103,12 @@ class Backdoor(Trigger):
                 f"{self.name}: the pattern does not fit: with shift_y={self.shift_y}, "
                 f"shift_x={self.shift_x}, gap={self.gap} it reaches row {bottom} and column "
                 f"{right} of an image of {height}×{width}"
+            )
+        if not all(bool(self._pattern(spec, [bar]).any()) for bar in _BARS):
+            raise ParameterError(
+                f"{self.name}: the pattern does not show: drawn_at={self.drawn_at}, "
+                f"shift_y={self.shift_y}, shift_x={self.shift_x} and gap={self.gap} leave a bar "
+                f"between the pixels of an image of {spec.shape[1]}×{spec.shape[2]}"
             )
         if self.channel >= channels:
             raise ParameterError(

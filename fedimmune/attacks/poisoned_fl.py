@@ -61,7 +61,7 @@ class PoisonedFL(Attack):
     def __init__(self, *, scale: float = 8.0, period: int = 50, seed: int = 0) -> None:
         self.scale = check_float(self.name, "scale", scale, 0)
         self.period = check_int(self.name, "period", period, 1)
-        self.seed = check_int(self.name, "seed", seed, 0)
+        self.seed = check_int(self.name, "seed", seed, 0, 2**63 - 1)
 
     def on_round(self, attackers: Updates, visible: Updates, context: Context) -> Updates:
         now, before = context.global_model, context.previous_model

@@ -15,7 +15,7 @@ from fedimmune.attacks.base import draw_int
 from fedimmune.attacks.trigger import Poisoning, Trigger
 from fedimmune.errors import ParameterError
 from fedimmune.tasks import DataSpec
-from fedimmune.validation import check_finite, check_int
+from fedimmune.validation import check_int, check_single
 
 __all__ = ["TabularBackdoor"]
 
@@ -46,7 +46,7 @@ class TabularBackdoor(Trigger):
     ) -> None:
         super().__init__(**poisoning)
         self.feature = check_int(self.name, "feature", feature, 0)
-        self.value = check_finite(self.name, "value", value)
+        self.value = check_single(self.name, "value", value)
 
     def check(self, spec: DataSpec) -> None:
         if len(spec.shape) != 1 or spec.words is not None:

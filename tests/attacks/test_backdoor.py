@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -177,6 +179,32 @@ def test_the_pattern_is_enlarged_with_the_image(factor: int) -> None:
     }
     with pytest.raises(ParameterError, match="does not fit"):
         attacks.get("backdoor", drawn_at=32, shift_y=30).check(spec)
+
+
+@pytest.mark.parametrize("name", ["backdoor", "dba", "scaling"])
+def test_a_bar_that_falls_between_pixels_is_refused(name: str) -> None:
+    """Seen before: with shift_y=1 nothing of it was in an image of 8×8, and nothing was said."""
+    small = DataSpec(10, (1, 8, 8), (1.0,))
+    for place in ({"shift_y": 1}, {"shift_x": 1, "gap": 4}):
+        with pytest.raises(ParameterError, match="does not show"):
+            attacks.get(name, drawn_at=32, **place).check(small)
+    attacks.get(name).check(small)
+    attacks.get(name, drawn_at=32, shift_y=1).check(DataSpec(10, (1, 32, 32), (1.0,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "given_"),
+    [
+        ("backdoor", {"value": 1e300}),
+        ("backdoor", {"drawn_at": 1_000_000_000}),
+        ("tabular-backdoor", {"value": -1e39}),
+        ("poisoned-fl", {"seed": 10**20}),
+    ],
+)
+def test_numbers_beyond_all_use_are_refused(name: str, given_: dict[str, Any]) -> None:
+    """Seen before: a traceback when training had begun."""
+    with pytest.raises(ParameterError, match=next(iter(given_))):
+        attacks.get(name, **given_)
 
 
 @given(
