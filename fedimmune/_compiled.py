@@ -545,15 +545,15 @@ def _add_ranks(tile, ranks, coefficients, out, low, high):
 @_compiled()
 def _add_window(tile, n, keep, out, low, high):
     """Take the mean of the `keep` values nearest to the median; see `kernels.NearMedian`."""
-    half, quarter, one = tile.dtype.type(0.5), tile.dtype.type(0.25), tile.dtype.type(1)
+    half, one = tile.dtype.type(0.5), tile.dtype.type(1)
     zero, by = tile.dtype.type(0), one / tile.dtype.type(keep)
     first = np.zeros(WIDTH, tile.dtype)
     below, above = _row(tile, (n - 1) // 2), _row(tile, n // 2)
     for rank in range(n - keep):
         lost, gained = _row(tile, rank), _row(tile, rank + keep)
         for k in range(WIDTH):
-            middle = below[k] * quarter + above[k] * quarter
-            is_nearer = gained[k] * half - middle < middle - lost[k] * half
+            both = below[k] * half + above[k] * half
+            is_nearer = gained[k] * half + lost[k] * half < both
             first[k] += one if is_nearer else zero
     for k in range(WIDTH):
         out[k] = zero

@@ -740,9 +740,10 @@ class NearMedian(_Fusible):
 
     def _moves(self, ordered: Sequence[Tensor]) -> list[Tensor]:
         n, keep = self._n, self._keep
-        # Halved, so that differences of finite values are finite.
-        middle = ordered[(n - 1) // 2] / 4 + ordered[n // 2] / 4
-        return [ordered[k + keep] / 2 - middle < middle - ordered[k] / 2 for k in range(n - keep)]
+        # x − m < m − y for the median m as x + y < 2m: rounding breaks no tie. Halved, so that sums
+        # of finite values are finite.
+        both = ordered[(n - 1) // 2] / 2 + ordered[n // 2] / 2
+        return [ordered[k + keep] / 2 + ordered[k] / 2 < both for k in range(n - keep)]
 
     def fuse(
         self, reading: Reading, out: Mapping[str, Tensor], factors: Sequence[float], *, check: bool

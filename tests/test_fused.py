@@ -144,6 +144,26 @@ def test_means_around_the_median_agree(updates: Updates, data: st.DataObject) ->
     assert torch.equal(found[1], plain[1])
 
 
+@given(
+    near=st.integers(0, 1000),
+    far=st.integers(0, 1000),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_of_two_equally_near_the_median_the_lower_is_taken(
+    near: int, far: int, dtype: torch.dtype
+) -> None:
+    """Whatever bits the numbers have: seen before with a median that had to be rounded."""
+    most = 2.0 ** (24 if dtype == torch.float32 else 53)
+    values = most - 1 - torch.tensor([near + 2 * far + 1, near + far + 1, far, 0]).double()
+    updates = Updates.from_vectors(values[:, None].to(dtype).expand(4, 40))
+    function = NearMedian(4, 3)
+    for each in ("plain", "fused"):
+        with form(each):
+            used = survival(updates, function.used, function)
+        assert used is not None
+        assert used[0] == 1
+
+
 @given(updates=rounds())
 def test_survivors_agree(updates: Updates) -> None:
     for function in (Ranks.median(len(updates)), Ranks(len(updates), range(len(updates)), 0.1)):

@@ -433,8 +433,11 @@ class _MixedSource(Source):
         values = self._source.read(layer, start, stop, own)
         # Statistics are not steps: they are averaged, and never shortened.
         kind = self._mixing.matrix if layer.kind is Kind.PARAMETER else self._mixing.shares
-        matrix = kind[self._rows].to(values.device, values.dtype)
-        return torch.mm(matrix, values, out=shaped(buffer, len(self._rows), stop - start))
+        # Rows that are mixed alike are made once: a product's rounding depends on the row's place.
+        distinct, places = kind[self._rows].unique(dim=0, return_inverse=True)
+        found = torch.mm(distinct.to(values.device, values.dtype), values)
+        out = shaped(buffer, len(self._rows), stop - start)
+        return torch.index_select(found, 0, places.to(values.device), out=out)
 
     def take(self, rows: Sequence[int]) -> _MixedSource:
         return _MixedSource(self._source, self._mixing, [self._rows[row] for row in rows])

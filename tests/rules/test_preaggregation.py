@@ -17,7 +17,16 @@ from fedimmune.errors import InputError, NotEnoughClientsError, ParameterError
 from fedimmune.geometry import Geometry, measure
 from fedimmune.results import Verdict
 from fedimmune.rules import GeometryRule, find
-from fedimmune.rules.preaggregation import ARC, NNM, Bucketing, Clip, Mixing, PreAggregator, parse
+from fedimmune.rules.preaggregation import (
+    ARC,
+    NNM,
+    Bucketing,
+    Clip,
+    Mixing,
+    PreAggregator,
+    mixed,
+    parse,
+)
 from tests.rounds import SHAPES, VECTOR, as_states, as_vector, complete, matrices, rule_for
 
 TEXTS = ["nnm", "clip(at=2),nnm", "arc", "clip(at=median, times=0.5)", "bucketing", "nnm,bucketing"]
@@ -169,7 +178,9 @@ def test_the_rule_sees_the_mixed_rows(name: str, text: str, matrix: Tensor) -> N
     supplied = complete(rule, Updates.from_vectors(matrix, clients=clients))
     answer = rule.aggregate(supplied)
     assert [one.client for one in answer.clients] == clients
-    names, by_hand = mixing.names(clients), mixing.matrix @ matrix
+    # Rows that are mixed alike are equal, as they are to the rule.
+    distinct, places = mixing.matrix.unique(dim=0, return_inverse=True)
+    names, by_hand = mixing.names(clients), (distinct @ matrix)[places]
     weights = torch.tensor(list((answer.weights or {}).values()), dtype=torch.float64)
     agrees = torch.zeros_like(answer.update, dtype=torch.bool)
     for attempt in range(20):
@@ -238,6 +249,30 @@ def test_state_dicts_with_buffers_and_counters_go_through() -> None:
         expected = rules.get("median", before="clip(at=0.5),nnm").aggregate(matrix).update
         torch.testing.assert_close(as_vector({k: update[k] for k in SHAPES}), expected)
         assert 1 < float(update["bn.running_mean"][0]) < 6, "statistics are never shortened"
+
+
+@given(
+    n=st.integers(5, 12),
+    columns=st.sampled_from([1, 7, 36, 500]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 99),
+)
+def test_rows_that_are_mixed_alike_are_equal_to_the_bit(
+    n: int, columns: int, dtype: torch.dtype, seed: int
+) -> None:
+    """Seen before: coordinate rules chose among them by the rounding of a product."""
+    random = torch.Generator().manual_seed(seed)
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    for row, alike in enumerate(torch.randint(0, 3, (n,), generator=random).tolist()):
+        matrix[row, alike : alike + 3] = 1 / 3
+    given_ = torch.randn(n, columns, generator=random).to(dtype)
+    rows = mixed(Updates.from_vectors(given_), Mixing.of(matrix))
+    (block,) = rows.blocks(rows.layers, check=False, stacked=True)
+    torch.testing.assert_close(block.values, matrix.to(dtype) @ given_)
+    _, kinds = matrix.unique(dim=0, return_inverse=True)
+    for kind in kinds.unique():
+        same = block.values[kinds == kind]
+        assert torch.equal(same, same[:1].expand_as(same))
 
 
 # -------------------------------------------------------------------- verdicts
