@@ -79,6 +79,8 @@ class PoisonedFL(Attack):
         step, factor = _length(moved), _length({name: last[name] for name in names})
         pull = step / factor if factor else 0.0
         sizes = {name: (moved[name] - pull * last[name]).abs() for name in names}
+        if not _length(sizes):  # the model stayed: c is the length of what is remembered
+            sizes = {name: last[name].abs() for name in names}
         factor = factor or self.scale
         if context.round % self.period == 0:
             since = {name: now[name] - counted[name] for name in names}

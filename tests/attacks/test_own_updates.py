@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -110,20 +110,21 @@ def test_the_noise_is_as_long_as_was_said() -> None:
 def naive_poisoned_fl(models: list[Any], signs: Any, scale: float, period: int) -> list[Any]:
     """What is sent in each round, by the paper's formulas on whole vectors."""
     sent: list[Any] = [None]
-    factor, counted, last = scale, models[0], None
+    factor, counted, last = scale, models[0], np.zeros_like(models[0])
     for number in range(2, len(models) + 1):
         now = models[number - 1]
         h = now - models[number - 2]
-        m = np.zeros_like(h) if last is None else last * np.linalg.norm(h) / np.linalg.norm(last)
-        v = np.abs(h - m)
+        v = np.abs(h - last * np.linalg.norm(h))  # the last is of length 1
+        if not v.any():  # the model stayed
+            v = np.abs(last)
         if number % period == 0:
             agree = int((np.sign(now - counted) == signs).sum())
             chance = len(h) / 2 + 2.3263 * np.sqrt(len(h)) / 2
             if agree < chance and 0.7 * factor >= 0.5:
                 factor *= 0.7
             counted = now
-        last = factor * np.linalg.norm(h) * v / np.linalg.norm(v) * signs
-        sent.append(last)
+        last = v / (np.linalg.norm(v) or 1) * signs
+        sent.append(factor * np.linalg.norm(h) * last)
     return sent
 
 
@@ -132,9 +133,11 @@ def naive_poisoned_fl(models: list[Any], signs: Any, scale: float, period: int) 
     drift=st.sampled_from([0.0, 0.3, 3.0]),
     period=st.sampled_from([2, 3, 50]),
     scale=st.sampled_from([0.6, 1.0, 8.0]),
+    stays=st.sets(st.integers(1, 7)),
 )
+@example(seed=0, drift=0.0, period=3, scale=8.0, stays={4})  # it forgot that c had shrunk
 def test_poisoned_fl_follows_the_papers_formulas_over_rounds(
-    seed: int, drift: float, period: int, scale: float
+    seed: int, drift: float, period: int, scale: float, stays: set[int]
 ) -> None:
     attack = attacks.get("poisoned-fl", scale=scale, period=period, seed=seed)
     assert isinstance(attack, PoisonedFL)
@@ -145,8 +148,9 @@ def test_poisoned_fl_follows_the_papers_formulas_over_rounds(
     memory = tuple({n: torch.zeros_like(t) for n, t in mine.state(0).items()} for _ in range(2))
     random = np.random.default_rng(seed)
     models = [random.standard_normal(len(signs))]
-    for _ in range(7):
-        models.append(models[-1] + random.standard_normal(len(signs)) + drift * signs)
+    for number in range(1, 8):
+        moved = random.standard_normal(len(signs)) + drift * signs
+        models.append(models[-1] + (0 if number in stays else 1) * moved)
     expected = naive_poisoned_fl(models, signs, scale, period)
     states = [as_state(model, mine.state(0)) for model in models]
     for number, state in enumerate(states, 1):
