@@ -152,7 +152,7 @@ def read_described(
     InputError
         It cannot be read, is of another kind or version, or is damaged; the message names it.
     """
-    kind = form.split("-")[1]
+    kind = form.removeprefix("fedimmune-").rpartition("-")[0]
     try:
         metadata, tensors = read_metadata(path), load_mapped(path)
     except InputError as error:

@@ -305,6 +305,8 @@ def test_equal_contents_have_equal_bytes_and_one_word_more_another_digest(tmp_pa
     (tmp_path / "three").write_bytes(changed)
     with pytest.raises(InputError, match="digest"):
         read_described(tmp_path / "three", "fedimmune-thing-1")
+    with pytest.raises(InputError, match=r"one is not a thing-of-two-words$"):
+        read_described(tmp_path / "one", "fedimmune-thing-of-two-words-1")
     found, about = read_described(tmp_path / "one", "fedimmune-thing-1")
     assert about == {"format": "fedimmune-thing-1", "told": 1}
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
