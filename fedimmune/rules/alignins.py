@@ -50,6 +50,7 @@ class AlignIns(WeightRule):
     symbols = {"direction": "λ_c", "signs": "λ_s"}
     needs = frozenset({"model"})
     unweighted_means = Verdict.UNUSED  # by one deviation, half may go although nobody attacks
+    weights_make_result = False
     is_translation_equivariant = False
     weighing_reads = True
     reads = 4

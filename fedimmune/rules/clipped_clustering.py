@@ -39,6 +39,7 @@ class ClippedClustering(Remembering, GeometryRule):
     summary = "the mean of the larger of two clusters, cut to the median length of all rounds"
     paper = "Li et al., IEEE TBD 2023"
     unweighted_means = Verdict.UNUSED  # there are two clusters even if all clients agree
+    weights_make_result = False
     bounds_lengths = True
     remembers_clients = False
     is_translation_equivariant = False

@@ -48,6 +48,7 @@ class Flame(GeometryRule):
     symbols = {"noise": "λ"}
     needs = frozenset({"model"})
     unweighted_means = Verdict.UNUSED  # it may leave out nearly half although nobody attacks
+    weights_make_result = False
     bounds_lengths = True
     is_translation_equivariant = False
     is_scale_equivariant = False  # the model stays as it is

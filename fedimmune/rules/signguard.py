@@ -59,6 +59,7 @@ class SignGuard(Remembering, WeightRule):
     summary = "the mean of clients with usual lengths and signs, cut to the median length"
     paper = "Xu et al., ICDCS 2022"
     symbols = {"shortest": "L", "longest": "R"}
+    weights_make_result = False
     bounds_lengths = True
     is_translation_equivariant = False
     packages = frozenset({"scikit-learn"})
