@@ -24,13 +24,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor
 
 from fedimmune._inputs import ClientId, savable_ids
+from fedimmune.adaptive.history import History
 from fedimmune.errors import InputError
 from fedimmune.io import read_described, write_described
 from fedimmune.untrusted import naming
 
 __all__ = ["Case", "Memory"]
 
-_FORMAT = "fedimmune-memory-4"
+_FORMAT = "fedimmune-memory-5"
+_HISTORY = "history."
+"""Begins the names of tensors with inner products of earlier rounds."""
 _KEPT = 0.8
 """Share of what is known that is kept from round to round."""
 _LOG_ODDS_KEPT = 0.9
@@ -97,12 +100,15 @@ class Memory:
         How many there were.
     skipped
         Which of the last ten were skipped.
+    history
+        What a universal defense remembers of inner products.
     """
 
     means: Mapping[ClientId, float] = field(default_factory=dict)
     cases: Mapping[ClientId, Case] = field(default_factory=dict)
     rounds: int = 0
     skipped: tuple[int, ...] = ()
+    history: History = field(default_factory=History, compare=False)
 
     def evidence(self, clients: Sequence[ClientId], strength: float) -> Tensor:
         """Return what is added to each client's logit: 0, or less if it was suspected."""
@@ -162,7 +168,7 @@ class Memory:
             case = self.cases.get(client, Case(since=number))
             cases[client] = case.with_round(kinds)
         recent = tuple(each for each in self.skipped if each > number - _WINDOW)
-        return Memory({**self.means, **fresh}, cases, number, recent)
+        return Memory({**self.means, **fresh}, cases, number, recent, self.history)
 
     def forgiving(self, worse: Memory, *, skipped: bool = False) -> Memory:
         """Return a memory of the same round in which nobody stands worse than before.
@@ -190,11 +196,13 @@ class Memory:
         """Write a safetensors file; it is replaced whole or not at all."""
         clients = savable_ids(list(self.means))
         values = torch.tensor(list(self.means.values()), dtype=torch.float64)
-        found = [self.cases.get(client) for client in clients]
-        cases = [None if case is None else case.model_dump() for case in found]
+        known = [self.cases.get(client) for client in clients]
+        cases = [None if case is None else case.model_dump() for case in known]
         about = {"clients": clients, "cases": cases, "rounds": self.rounds}
         about["skipped"] = list(self.skipped)
-        write_described({"means": values}, path, format=_FORMAT, **about)
+        found, about["history"] = self.history.to_tensors()
+        tensors = {"means": values, **{f"{_HISTORY}{name}": t for name, t in found.items()}}
+        write_described(tensors, path, format=_FORMAT, **about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
@@ -217,10 +225,17 @@ class Memory:
             skipped = _Skipped.validate_python(about.get("skipped", []))
             if len(cases) != len(clients):
                 raise InputError("it does not say who was suspected of what")
+            earlier = {
+                name.removeprefix(_HISTORY): tensor
+                for name, tensor in tensors.items()
+                if name.startswith(_HISTORY)
+            }
+            history = History.from_tensors(earlier, about.get("history"))
         suspected = {
             who: case for who, case in zip(clients, cases, strict=True) if case is not None
         }
-        return cls(dict(zip(clients, values.tolist(), strict=True)), suspected, rounds, skipped)
+        means = dict(zip(clients, values.tolist(), strict=True))
+        return cls(means, suspected, rounds, skipped, history)
 
 
 _Round = Annotated[int, Field(ge=0, le=_MOST_ROUNDS, strict=True)]

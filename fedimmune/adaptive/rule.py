@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -43,6 +44,9 @@ class Adaptive(GeometryRule):
     each update is shortened to `clip` times the median length before it is multiplied by a share,
     so the result is no longer than that; and the median length is at most that of the longest
     honest update if most are honest, as is the mean of the honest.
+
+    With memory, a universal defense also adds up inner products over rounds, by pairs of clients:
+    who keeps going against those who are trusted is held out; see `fedimmune.adaptive.history`.
 
     With more than 256 clients a universal defense compares everybody with 64 of them, drawn by lot,
     and reads the round once more for each of its passes; see `fedimmune.landmarks`.
@@ -131,6 +135,8 @@ class Adaptive(GeometryRule):
         called = f"{UNIVERSAL} {about.version}" if shipped else Path(self.defense).name
         self.defense_label = f"{called} ({self.digest})"
         self.known = self._next = Memory()
+        self._history = self.known.history
+        self._against: Tensor | None = None
         self._basis: DecisionInputs | None = None
 
     def _check_clip(self, clip: float | bool | None) -> float | bool:
@@ -248,7 +254,7 @@ class Adaptive(GeometryRule):
         long = (lengths > self.longest * usual) & (usual > 0)
         heard = (~long).nonzero().flatten()
         measured, judge = look(heard)
-        evidence = self._evidence(measured.clients)
+        evidence = self._evidence(measured)
         judged = judge(evidence)
         ruling = self._ruling(measured, judged, evidence)
         weights, scores = torch.zeros_like(lengths), torch.full_like(lengths, -1)
@@ -291,12 +297,24 @@ class Adaptive(GeometryRule):
             return {}
         return {"shapes": geometry.shapes, "anchored": bool(self._references)}
 
-    def _evidence(self, clients: Sequence[ClientId]) -> Tensor | None:
+    def _evidence(self, measured: Geometry | Updates) -> Tensor | None:
+        """Return what is held against clients, in logits, but for what the network sees now."""
         if not self.memory:
             return None
+        clients = measured.clients
         if not self.loaded.is_universal:
             return self.known.evidence(clients, self.loaded.about.memory or _STRENGTH)
-        return self.known.log_odds(clients)
+        known = self.known.log_odds(clients)
+        self._history, self._against = self.known.history, None
+        if not isinstance(measured, Geometry):
+            return known  # of many clients nobody keeps all pairs
+        self._history = self._history.after(clients, measured.grams(), measured.shapes)
+        if not self._history.clients:
+            return known
+        agreement = self._history.agreement(clients, known >= known.median())
+        against = _MOST_AGAINST * ((agreement + _AGAINST) / _AGAINST_UNIT).clamp(-1, 0)
+        self._against = against
+        return known + against
 
     def _ruling(
         self, measured: Geometry | Updates, judged: Judged, evidence: Tensor | None
@@ -333,10 +351,15 @@ class Adaptive(GeometryRule):
     ) -> dict[ClientId, str]:
         """Say why clients are suspected, and what else there is to say of a round."""
         accused, caught = (_members(clients, each) for each in (ruling.accused, ruling.caught))
+        none = torch.zeros(len(clients), dtype=torch.bool)
+        disagree = none if self._against is None else self._against < _HELD
+        against = _members(clients, disagree)
         found = {}
         for client in clients:
             said = []
-            if client in accused and client not in caught:
+            if client in accused and client not in caught and client in against:
+                said.append("held out, because over rounds it has gone against most others")
+            elif client in accused and client not in caught:
                 said.append("held out, because it was taken for an attacker in earlier rounds")
             elif client in accused and (self.loaded.is_universal or ruling.note):
                 looks = f": it {suspicions[client]}" if client in suspicions else ""
@@ -374,7 +397,7 @@ class Adaptive(GeometryRule):
             found = before.after(clients, scores, suspects)
         if ruling.forgives or not judged.familiar:
             return before.forgiving(found, skipped=bool(ruling.skipped))
-        return found
+        return replace(found, history=self._history)
 
     def _suspicions(self) -> dict[ClientId, Suspicion]:
         """Return what suspects are suspected of, if the defense knows kinds."""
@@ -449,6 +472,9 @@ _CLIP = 2.0
 """Of a universal defense: honest clients' lengths differ, and shortening them slows training."""
 _UNJUDGED = 2.0
 """What a round counts for that the network knows nothing about."""
+_AGAINST, _AGAINST_UNIT, _MOST_AGAINST = 0.25, 0.4, 3.0
+"""From which disagreement with most others over rounds, in units of their agreement, something is
+held against a client; from how much more the most is; and how many logits that is in each round."""
 _HELD = -1.0
 """Whose log-odds of earlier rounds are lower is a suspect for those."""
 _MOST_ALARMS = 0.5

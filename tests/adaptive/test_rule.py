@@ -436,6 +436,17 @@ def test_simulated_with_it(file: Path, tmp_path: Path) -> None:
         assert RoundRecord.model_validate_json(record.model_dump_json()) == record
 
 
+def test_who_goes_against_the_others_is_held_out_after_some_rounds(tmp_path: Path) -> None:
+    """By what ships: a sign flip by four of ten, which no single round gives away."""
+    scenario = Scenario(rule="adaptive", attack="sign-flip", attackers=4, rounds=14, seed=11)
+    records = list(simulate(scenario, runs=tmp_path, workers=1))
+    for record in records[-3:]:
+        attackers = [one for one in record.clients if one.is_attacker]
+        assert all(one.weight == 0 for one in attackers)
+        assert any("against most others" in (one.reason or "") for one in attackers)
+        assert all(one.weight for one in record.clients if not one.is_attacker)
+
+
 # -------------------------------------------------------------------- bounded damage
 
 
