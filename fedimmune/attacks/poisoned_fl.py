@@ -81,16 +81,16 @@ class PoisonedFL(Attack):
         sizes = {name: (moved[name] - pull * last[name]).abs() for name in names}
         if not _length(sizes):  # the model stayed: c is the length of what is remembered
             sizes = {name: last[name].abs() for name in names}
-        factor = factor or self.scale
+        factor, total = factor or self.scale, _length(sizes)
         if context.round % self.period == 0:
             since = {name: now[name] - counted[name] for name in names}
-            if _SHRINK * factor >= _LEAST and not _taken_over(since, signs):
+            # Before anything was sent there is nothing that c can have failed at.
+            if total and _SHRINK * factor >= _LEAST and not _taken_over(since, signs):
                 factor *= _SHRINK
             for name, tensor in counted.items():
                 tensor.copy_(now[name])
-        total = _length(sizes) or 1.0
         for name in names:
-            last[name].copy_(factor / total * sizes[name] * signs[name])
+            last[name].copy_(factor / (total or 1.0) * sizes[name] * signs[name])
         hostile = {name: step * last[name] for name in names}
         return Updates.from_states({c: attackers.state(c) | hostile for c in attackers.clients})
 

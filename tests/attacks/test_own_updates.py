@@ -120,7 +120,7 @@ def naive_poisoned_fl(models: list[Any], signs: Any, scale: float, period: int) 
         if number % period == 0:
             agree = int((np.sign(now - counted) == signs).sum())
             chance = len(h) / 2 + 2.3263 * np.sqrt(len(h)) / 2
-            if agree < chance and 0.7 * factor >= 0.5:
+            if v.any() and agree < chance and 0.7 * factor >= 0.5:
                 factor *= 0.7
             counted = now
         last = v / (np.linalg.norm(v) or 1) * signs
@@ -136,6 +136,7 @@ def naive_poisoned_fl(models: list[Any], signs: Any, scale: float, period: int) 
     stays=st.sets(st.integers(1, 7)),
 )
 @example(seed=0, drift=0.0, period=3, scale=8.0, stays={4})  # it forgot that c had shrunk
+@example(seed=0, drift=0.0, period=2, scale=1.0, stays={1})
 def test_poisoned_fl_follows_the_papers_formulas_over_rounds(
     seed: int, drift: float, period: int, scale: float, stays: set[int]
 ) -> None:
