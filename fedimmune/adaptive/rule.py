@@ -189,7 +189,7 @@ class Adaptive(GeometryRule):
 
     @property
     def needs_no_values(self) -> bool:
-        return True  # of earlier rounds, numbers by client are remembered, and nobody's update
+        return True  # of earlier rounds, numbers by client or pair are kept, and nobody's update
 
     def breakdown(self, n: int) -> int:
         # Clipped, the result is not much longer than the median client's update, whatever is sent.
